@@ -1,0 +1,1 @@
+"""The OpenAI-compatible HTTP face and the node's own JSON."""

@@ -1,0 +1,147 @@
+"""Every number that can be turned, with what it means, where it comes from and what raising it costs.
+
+Tags: `paper §` where the paper sets it, `measured` where docs/ tells the measurement, `guess` else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingConfig:
+    """How a target is chosen (core/router.py)."""
+
+    policy: str = "cost"
+    """`cost`, or for comparison `longest-prefix` (the paper's), `local`, `round-robin`, `random`."""
+    forward_margin_s: float = 0.005  # guess
+    """Forward only if it is expected to save more than this. Higher: fewer forwards that win nothing."""
+    cold_round_trip_share_max: float = 0.1  # guess
+    """Cold prompts are placed elsewhere only where the round trip is at most this share of the prefill."""
+    prior_prefill_tokens_per_s: float = 1000.0  # guess
+    """Used until a rate has been measured."""
+    prior_decode_tokens_per_s: float = 30.0  # guess
+    """Used until a rate has been measured."""
+    prior_round_trip_s: float = 0.02  # guess
+    """Used until a round trip has been measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AntiEntropyConfig:
+    """How snapshots travel (node/anti_entropy.py, paper §3.4)."""
+
+    poll_interval_s: float = 0.5  # paper §5: Δ_poll = 500 ms
+    """Between two snapshots of a node whose tree or load changes.
+
+    Lower: fresher trees, for 5 ms of CPU per message on every node."""
+    idle_interval_s: float = 2.0  # measured: 1 % of a core per idle node of four
+    """Between two heartbeats of a node with nothing new. Lower: silence is noticed sooner."""
+    messages_per_s_max: float = 40.0  # measured: gossipsub saturates a core at some 80/s of 50 KB
+    """What all nodes together may publish; intervals stretch beyond poll_interval_s × swarm size."""
+    complete_every: int = 10  # guess
+    """Each n-th round carries the tree even if it did not change."""
+    snapshot_bytes_max: int = 256 * 1024  # measured: 21 ms through gossipsub; 1 MiB is lost silently
+    """A longer tree is cut from the tail. Higher: more prefixes known, slower rounds."""
+    pull_interval_s: float = 1.0  # guess
+    """At least this between two pulls from one peer."""
+    suspect_after: float = 3.0  # paper §3.3: "a multiple of the broadcast interval"
+    """SUSPECT after this many of the intervals that the peer last promised."""
+    forget_after_s: float = 300.0  # guess
+    """A peer silent for this long is forgotten; a high-water mark stays."""
+    optimistic_rounds_max: int = 3  # guess
+    """An optimistic insert is dropped after so many of its owner's messages in any case."""
+    estimates_bytes_max: int = 256 * 1024 * 1024  # guess
+    """The pool of all estimates together; estimates of peers that cannot pay go first, then tails."""
+    peers_max: int = 4096  # guess
+    """Peers kept in the view at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushBackConfig:
+    """When a node asks to be left alone (core/push_back.py, paper §3.2)."""
+
+    queue_per_slot_max: float = 2.0  # guess
+    """Push back above this many queued requests per slot; clear below half of it."""
+    pause_s_max: float = 10.0  # guess
+    """The longest pause asked for at once."""
+    resume_jitter: float = 0.2  # guess
+    """Receivers resume within ± this share of the pause, so that they do not all come back at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestConfig:
+    """The life of one request (node/request.py)."""
+
+    open_timeout_s: float = 3.0  # guess
+    """To have a stream to the peer."""
+    accept_timeout_s: float = 5.0  # guess
+    """From sending a request to the peer's accept or refuse."""
+    silence_timeout_s: float = 6.0  # guess
+    """Between two frames of an accepted request; heartbeats count, so slow is not dead."""
+    heartbeat_interval_s: float = 1.0  # guess
+    """While an accepted request has nothing to send."""
+    cancel_grace_s: float = 1.0  # guess
+    """After a cancel frame, before the stream is reset."""
+    deadline_s: float = 600.0  # guess
+    """A request's whole life."""
+    attempts_max: int = 3  # guess
+    """Targets tried, the own engine included; it is always the last."""
+    retry_share: float = 0.1  # Google SRE book, "handling overload"
+    """Retries on other peers, as a share of recent requests; beyond it the own engine serves."""
+    settle_timeout_s: float = 0.05  # measured: SGLang's cache events trail its reply
+    """How long the serving node waits for the events that cover a reply."""
+    queued_per_slot_max: int = 16  # guess
+    """A forwarded request is refused beyond this queue, a client's beyond four times it."""
+    probe_interval_s: float = 15.0  # guess
+    """A peer whose round trip was not measured for this long is asked."""
+    decisions_kept: int = 2048  # guess
+    """The ring behind `peerinfer why`; about 1 kB each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayConfig:
+    """The libp2p host (overlay/)."""
+
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    join: tuple[str, ...] = ()
+    """Full multiaddrs (`…/p2p/…`) of peers to join through; tried for ever, with backoff."""
+    dial_timeout_s: float = 3.0  # measured: a connect takes 0.25 s on loopback, 0.95 s at 200 ms
+    dial_backoff_s_min: float = 0.5  # guess
+    dial_backoff_s_max: float = 30.0  # guess
+    """Backoff of one address, doubled each time with jitter."""
+    dials_per_s_max: float = 10.0  # guess
+    """Dials of addresses learned from peers."""
+    ping_interval_s: float = 2.0  # measured: a frozen peer is noticed after interval + timeout
+    ping_timeout_s: float = 3.0  # a freeze of 2 s must not cost the connection
+    idle_streams_per_peer_max: int = 32  # guess
+    """Kept-open request streams per peer; further ones are closed after use."""
+    streams_per_peer_max: int = 128  # measured: the 257th of a connection blocks silently
+    """Calls to one peer at once; beyond it a call waits for a stream."""
+    gossip_per_peer_per_s_max: float = 30.0  # guess
+    """A peer that publishes more is disconnected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The HTTP face (api/)."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    port_is_default: bool = True
+    """A defaulted port moves on to the next free one; a port that was asked for does not."""
+    body_bytes_max: int = 4 * 1024 * 1024  # guess
+    """A longer body gets 413. The same bytes travel on the wire, so this bounds frames too."""
+    allow_overrides: bool = False
+    """Honour `x-peerinfer-policy` and `x-peerinfer-target`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One node."""
+
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    anti_entropy: AntiEntropyConfig = field(default_factory=AntiEntropyConfig)
+    push_back: PushBackConfig = field(default_factory=PushBackConfig)
+    request: RequestConfig = field(default_factory=RequestConfig)
+    overlay: OverlayConfig = field(default_factory=OverlayConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)

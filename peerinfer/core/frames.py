@@ -1,0 +1,134 @@
+"""The frames of `/peerinfer/request/1`: what two nodes say to each other about one request.
+
+A frame is a CBOR map whose `t` names its kind and whose `id` names the exchange; on a stream each is
+preceded by its length as an uvarint (the overlay's part). An exchange is opened by `Request` or `Ask`
+and closed by exactly one terminal frame: `Refuse`, `Wait`, `End` or `Error`. Between them the opener
+may send `Cancel`, which the other side answers with a terminal frame. An exchange whose stream breaks
+before its terminal frame has failed, whatever was received. Fields and limits: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from peerinfer.core.types import Endpoint, Load, Usage
+
+RefuseCode = Literal["overloaded", "draining", "not_ready", "wrong_model", "bad_request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Serve this; it has been forwarded once and is not to be forwarded again."""
+
+    id: str
+    endpoint: Endpoint
+    body: bytes
+    """The client's JSON body as it came; only `model` has been rewritten."""
+    fingerprint: bytes
+    """Whose page keys the entry node reckoned with; the peer refuses another one with `wrong_model`."""
+    prompt_pages: int
+    """Whole pages of the prompt; 0 when the entry node could not tokenise it."""
+    expected_cached_tokens: int
+    time_left_s: float
+    """After this the entry node has given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """The request is in; frames follow."""
+
+    id: str
+    incarnation: int
+    seq: int
+    load: Load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """Terminal: not here. `bad_request` is final for the client; else the next target is tried."""
+
+    id: str
+    code: RefuseCode
+    message: str
+    status: int = 503
+    """The HTTP status for the client, of `bad_request`."""
+    param: str | None = None
+    error_code: str | None = None
+    """OpenAI's `error.code`, of `bad_request`."""
+    wait_s: float = 0.0
+    """The true wait here, of `overloaded`."""
+    incarnation: int = 0
+    seq: int = 0
+    load: Load | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """One chunk of the answer."""
+
+    id: str
+    sse_json: bytes
+    text: str = ""
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """Still at it: queued, prefilling or between tokens."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What would the wait be for a request of this size? Reserves nothing; also measures the round trip."""
+
+    id: str
+    prompt_tokens: int
+    expected_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Terminal: the answer to `Ask`."""
+
+    id: str
+    wait_s: float
+    incarnation: int
+    seq: int
+    load: Load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """The client is gone: stop the work. Answered by a terminal frame."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndFrame:
+    """Terminal: the answer is complete."""
+
+    id: str
+    usage: Usage
+    cached_tokens: int
+    incarnation: int
+    tree_version: int
+    """The version of the owner's tree that first covers this request."""
+    seq: int
+    load: Load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorFrame:
+    """Terminal: the work failed after it was accepted."""
+
+    id: str
+    code: str
+    message: str
+
+
+Frame = Request | Accept | Refuse | Data | Heartbeat | Ask | Wait | Cancel | EndFrame | ErrorFrame
+Terminal = Refuse | Wait | EndFrame | ErrorFrame

@@ -1,0 +1,1 @@
+"""The engines behind the Engine port."""

@@ -1,0 +1,1 @@
+"""One node: the trio shell around the core. It knows ports, not adapters."""

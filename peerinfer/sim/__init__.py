@@ -1,0 +1,1 @@
+"""Simulated adapters: the same node code in virtual time."""
