@@ -88,8 +88,6 @@ class RequestConfig:
     """Targets tried, the own engine included; it is always the last."""
     retry_share: float = 0.1  # Google SRE book, "handling overload"
     """Retries on other peers, as a share of recent requests; beyond it the own engine serves."""
-    settle_timeout_s: float = 0.05  # measured: SGLang's cache events trail its reply
-    """How long the serving node waits for the events that cover a reply."""
     queued_per_slot_max: int = 16  # guess
     """A forwarded request is refused beyond this queue, a client's beyond four times it."""
     probe_interval_s: float = 15.0  # guess
@@ -122,6 +120,27 @@ class OverlayConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Which engine serves, and with how much memory (engine/choose.py)."""
+
+    kind: str = "auto"
+    """`embedded` (llama.cpp on this CPU), `simulated` (no model at all), or `auto`: the best there is."""
+    model: str = ""
+    """A GGUF file for the embedded engine; empty: the default model, fetched once."""
+    page_size: int = 16  # measured: KV is bit-identical cold and cached at 16
+    """Tokens per cache page. Part of the fingerprint: nodes of other sizes do not share prefixes."""
+    cache_tokens: int = 16384  # guess
+    """The KV cache's budget. Embedded: 23 kB of memory per token."""
+    slots: int = 2  # guess
+    """Requests that run at the same time. Embedded: one core and one context each."""
+    context_tokens: int = 4096  # guess
+    """Prompt and answer together. Embedded: 23 kB of memory per token and slot."""
+    simulated_prefill_tokens_per_s: float = 480.0  # measured: SGLang, SmolLM2-135M, one thread
+    simulated_decode_tokens_per_s: float = 40.0  # guess
+    simulated_overhead_s: float = 0.01  # guess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """The HTTP face (api/)."""
 
@@ -144,4 +163,5 @@ class Config:
     push_back: PushBackConfig = field(default_factory=PushBackConfig)
     request: RequestConfig = field(default_factory=RequestConfig)
     overlay: OverlayConfig = field(default_factory=OverlayConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
     http: HttpConfig = field(default_factory=HttpConfig)

@@ -98,6 +98,8 @@ class Wait:
     incarnation: int
     seq: int
     load: Load
+    known_incarnation: int = 0
+    """The asker's incarnation as this node knows it; an asker that finds it above its own goes beyond it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,191 @@
+"""sendRequest(req, k): one request to one peer, and its answer back. Algorithm 1, lines 15-18.
+
+What the peer says along the way (its load, its wait, the version of its tree) is taken into the view at
+once: it is fresher than any snapshot. A peer that is silent beyond a deadline, refuses, or breaks off
+raises `TargetFailedError`, and the caller tries the next target (paper §3.3). A caller that goes away
+sends a cancel frame, and leaves the stream only after the peer has confirmed or a grace has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import trio
+
+from peerinfer.core.frames import (
+    Accept,
+    Cancel,
+    Data,
+    EndFrame,
+    ErrorFrame,
+    Frame,
+    Heartbeat,
+    Refuse,
+    Request,
+    Terminal,
+)
+from peerinfer.core.router import Candidate, Prompt
+from peerinfer.core.types import Chunk, End, RequestError
+from peerinfer.node.context import Context
+from peerinfer.node.ports import Call, PeerLostError
+from peerinfer.node.reply import Incoming
+
+REFUSED_WAIT_S = 0.5
+"""A peer that refused is left alone at least this long."""
+
+
+class TargetFailedError(Exception):
+    """This target did not serve the request; another one may."""
+
+    def __init__(self, outcome: str) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+@asynccontextmanager
+async def send_request(
+    node: Context, r: Incoming, prompt: Prompt, k: Candidate
+) -> AsyncIterator[AsyncIterator[Chunk | End]]:
+    """Have peer k serve the request.
+
+    Raises:
+        TargetFailedError: k is lost, silent, overloaded, draining or failed.
+        RequestError: k says that the request itself is wrong.
+    """
+    exchange = _Exchange(node, prompt, k)
+    try:
+        async with node.overlay.open_call(k.peer) as call:
+            try:
+                await exchange.open(call, r)
+                yield exchange.chunks(call)
+            finally:
+                if not exchange.over:
+                    await exchange.cancel(call, r.id)
+    except PeerLostError as error:
+        raise TargetFailedError("lost") from error
+    finally:
+        exchange.settle()
+
+
+class _Exchange:
+    """The entry node's side of one exchange."""
+
+    def __init__(self, node: Context, prompt: Prompt, k: Candidate) -> None:
+        self.over = False
+        """Nothing more is to come: a terminal frame was received, or the peer is silent or lost."""
+        self._node, self._prompt, self._peer = node, prompt, k.peer
+        self._expected = k.expected_cached_tokens
+        self._unsettled_tokens = (prompt.tokens or 0) - k.expected_cached_tokens
+        node.view.forwarded(k.peer, self._unsettled_tokens)  # at once: the peer's word is a round trip away
+
+    async def open(self, call: Call, r: Incoming) -> None:
+        """Send the request and wait until it is accepted."""
+        config = self._node.config.request
+        sent_at = trio.current_time()
+        with self._failing(silent_after_s=config.accept_timeout_s):
+            await call.send(
+                Request(
+                    id=r.id,
+                    endpoint=r.endpoint,
+                    body=r.raw,
+                    fingerprint=self._node.fingerprint,
+                    prompt_pages=len(self._prompt.keys),
+                    expected_cached_tokens=self._expected,
+                    time_left_s=config.deadline_s,
+                )
+            )
+            frame = await call.receive()
+        if not isinstance(frame, Accept):
+            raise self._unserved(frame)
+        self._node.view.observe_round_trip(self._peer, trio.current_time() - sent_at)
+        self._observe(frame)
+        self.settle()  # the load that it just told includes this request
+
+    async def chunks(self, call: Call) -> AsyncIterator[Chunk | End]:
+        """The answer as it comes."""
+        while True:
+            with self._failing(silent_after_s=self._node.config.request.silence_timeout_s):
+                frame = await call.receive()
+            match frame:
+                case Data():
+                    yield Chunk(sse_json=frame.sse_json, text=frame.text, token_ids=frame.token_ids)
+                case Heartbeat():
+                    pass
+                case EndFrame():
+                    self._succeed(frame)
+                    yield End(usage=frame.usage, cached_tokens=frame.cached_tokens)
+                    return
+                case _:
+                    raise self._unserved(frame)
+
+    async def cancel(self, call: Call, request_id: str) -> None:
+        """The client is gone: tell the peer, and leave the stream clean if it confirms in time."""
+        with (
+            trio.move_on_after(self._node.config.request.cancel_grace_s, shield=True),
+            suppress(PeerLostError),
+        ):
+            await call.send(Cancel(id=request_id))
+            while not isinstance(await call.receive(), Terminal):
+                pass
+
+    def settle(self) -> None:
+        """What this request adds to the peer's load is in the peer's own word now, or over."""
+        self._node.view.settled(self._peer, self._unsettled_tokens)
+        self._unsettled_tokens = 0
+
+    def _succeed(self, frame: EndFrame) -> None:
+        self.over = True
+        self._observe(frame)
+        self._node.view.update_estimate(  # line 17
+            self._peer,
+            self._prompt.keys,
+            incarnation=frame.incarnation,
+            tree_version=frame.tree_version,
+            now=trio.current_time(),
+        )
+
+    def _unserved(self, frame: Frame) -> Exception:
+        """What a frame that is no answer means."""
+        self.over = isinstance(frame, Terminal)
+        match frame:
+            case Refuse(code="bad_request"):
+                return RequestError(
+                    frame.message, status=frame.status, code=frame.error_code, param=frame.param
+                )
+            case Refuse():
+                self._observe(frame)
+                now = trio.current_time()
+                self._node.view.refused(self._peer, wait_s=max(frame.wait_s, REFUSED_WAIT_S), now=now)
+                return TargetFailedError(frame.code)
+            case ErrorFrame():
+                return TargetFailedError("failed")
+            case _:
+                self._node.drop("request", self._peer, f"unexpected {type(frame).__name__}")
+                self.over = True  # resets the stream: the two sides no longer agree on where they are
+                return TargetFailedError("protocol")
+
+    def _observe(self, frame: Accept | Refuse | EndFrame) -> None:
+        if frame.load is not None:
+            self._node.view.observe_load(
+                self._peer,
+                frame.load,
+                incarnation=frame.incarnation,
+                seq=frame.seq,
+                now=trio.current_time(),
+            )
+
+    @contextmanager
+    def _failing(self, *, silent_after_s: float) -> Iterator[None]:
+        """A peer that is silent for too long, or lost, is a failed target."""
+        try:
+            with trio.fail_after(silent_after_s):
+                yield
+        except trio.TooSlowError:
+            self.over = True
+            now = trio.current_time()
+            self._node.view.refused(self._peer, wait_s=silent_after_s, now=now)
+            raise TargetFailedError("timeout") from None
+        except PeerLostError:
+            self.over = True
+            raise TargetFailedError("lost") from None

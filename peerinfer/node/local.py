@@ -1,0 +1,57 @@
+"""runInfer on the own engine: Algorithm 1, lines 6-13.
+
+The engine itself evicts (lines 7-10), infers (11) and updates its cache (12); its events have updated
+the tree (13) before `End` arrives, so all that is left here is to mark the prefix as used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from peerinfer.core.router import Prompt
+from peerinfer.core.types import Chunk, End, InferRequest, RequestError
+from peerinfer.node.context import Context, log
+from peerinfer.node.forward import TargetFailedError
+from peerinfer.node.ports import EngineError
+
+CLIENT_QUEUE_FACTOR = 4
+"""A client of this node may queue this much deeper than a peer: it has nowhere else to go."""
+
+
+@asynccontextmanager
+async def run_infer(
+    node: Context, request: InferRequest, prompt: Prompt
+) -> AsyncIterator[AsyncIterator[Chunk | End]]:
+    """Serve a client's request on this node's engine.
+
+    Raises `RequestError` when the queue is full or the engine refuses it, `TargetFailedError` when the
+    engine fails.
+    """
+    load = node.engine.load()
+    if load.queued >= CLIENT_QUEUE_FACTOR * node.config.request.queued_per_slot_max * load.slots:
+        raise RequestError(
+            f"This node's queue is full ({load.queued} requests wait). Try again later or ask another node.",
+            status=503,
+            code="overloaded",
+            retry_after_s=1.0,
+        )
+    async with node.engine.run_infer(request) as chunks:
+        node.load_changed()
+        yield _relay(node, prompt, chunks)
+    node.load_changed()
+
+
+async def _relay(
+    node: Context, prompt: Prompt, chunks: AsyncIterator[Chunk | End]
+) -> AsyncIterator[Chunk | End]:
+    try:
+        async for item in chunks:
+            if isinstance(item, End):
+                node.view.own.touch(prompt.keys, now=trio.current_time())  # line 13
+            yield item
+    except EngineError as error:
+        log.warning("engine=%s failed: %s", node.engine.info.kind, error)
+        raise TargetFailedError("failed") from error

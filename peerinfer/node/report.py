@@ -1,0 +1,75 @@
+"""What a node tells people about itself: the bodies of its own JSON (docs/schema/)."""
+
+from __future__ import annotations
+
+from peerinfer.core.peer_view import PeerRecord
+from peerinfer.core.types import Load
+from peerinfer.node.context import Context
+
+
+def status(node: Context, *, uptime_s: float) -> dict[str, object]:
+    """`/peerinfer/v1/status`."""
+    info = node.engine.info
+    return {
+        "peer_id": node.me,
+        "addrs": list(node.overlay.addrs()),
+        "model": info.model,
+        "fingerprint": node.fingerprint.hex(),
+        "policy": node.config.routing.policy,
+        "engine": info.kind,
+        "engine_state": str(node.engine_state),
+        "incarnation": node.incarnation,
+        "uptime_s": uptime_s,
+        "requests": {
+            kind: node.requests[kind]
+            for kind in ("received", "served_local", "forwarded", "served_for_peers", "failed")
+        },
+        "cache": {
+            "pages": len(node.view.own),
+            "capacity_pages": info.capacity_pages,
+            "page_size": info.page_size,
+            "source": info.source,
+            "unkeyed_blocks": node.cache_sync.unkeyed_blocks,
+        },
+        "load": load_json(node.engine.load()),
+        "dropped": {kind: node.dropped[kind] for kind in ("gossip", "snapshot", "request", "http")},
+    }
+
+
+def peers(node: Context, *, now: float) -> dict[str, object]:
+    """`/peerinfer/v1/peers`: the swarm as this node sees it, foreign nodes with the field that differs."""
+    links = node.overlay.links()
+    known = [_peer_json(node, record, now) for record in node.view.peers()]
+    foreign = [
+        {"peer_id": peer, "addrs": list(links[peer].addrs) if peer in links else [], "differs": list(fields)}
+        for peer, fields in sorted(node.foreign.items())
+    ]
+    return {"peers": known, "foreign": foreign}
+
+
+def _peer_json(node: Context, record: PeerRecord, now: float) -> dict[str, object]:
+    return {
+        "peer_id": record.peer,
+        "addrs": list(record.addrs),
+        "state": str(node.view.state(record.peer, now=now)),
+        "rtt_s": record.round_trip_s,
+        "incarnation": record.incarnation,
+        "seq": record.seq,
+        "tree_version": record.tree_version,
+        "pages": record.pages,
+        "snapshot_age_s": max(0.0, now - record.heard_at),
+        "load": load_json(record.load),
+        "paused_for_s": max(0.0, record.paused_until - now),
+    }
+
+
+def load_json(load: Load) -> dict[str, object]:
+    """A load as the JSON has it everywhere."""
+    return {
+        "running": load.running,
+        "queued": load.queued,
+        "queued_prefill_tokens": load.queued_prefill_tokens,
+        "prefill_tokens_per_s": load.prefill_tokens_per_s,
+        "decode_tokens_per_s": load.decode_tokens_per_s,
+        "slots": load.slots,
+    }

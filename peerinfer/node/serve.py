@@ -1,0 +1,221 @@
+"""The other end of sendRequest: what a node does with an exchange that a peer opened.
+
+A forwarded request is served here or refused within one round trip; it is never forwarded again. The
+engine has it in its queue before it is accepted, so the load that the acceptance carries includes it.
+Heartbeats go out while there is nothing to send: slow is not dead. A cancel frame, or a stream that
+breaks, ends the work at the engine at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import trio
+
+from peerinfer.core.frames import (
+    Accept,
+    Ask,
+    Cancel,
+    Data,
+    EndFrame,
+    ErrorFrame,
+    Frame,
+    Heartbeat,
+    Refuse,
+    RefuseCode,
+    Request,
+    Terminal,
+    Wait,
+)
+from peerinfer.core.types import Chunk, InferRequest, PageKey, RequestError
+from peerinfer.node.context import Context, log
+from peerinfer.node.decisions import Attempt, Decision
+from peerinfer.node.ports import Call, EngineError, PeerLostError
+
+
+async def serve_call(node: Context, call: Call, opening: Request | Ask) -> None:
+    """Serve one exchange; returns after exactly one terminal frame was sent, or the peer is lost."""
+    try:
+        if isinstance(opening, Ask):
+            await call.send(_answer_ask(node, call, opening))
+        elif refusal := _refusal(node, opening):
+            await call.send(refusal)
+        else:
+            await _Service(node, call, opening).run()
+    except* PeerLostError:
+        pass  # nobody is left to answer
+
+
+def _answer_ask(node: Context, call: Call, ask: Ask) -> Wait:
+    """The true wait here, and what this node knows of the asker."""
+    stamp, record = node.stamp(), node.view.get(call.peer)
+    return Wait(
+        id=ask.id,
+        wait_s=node.own_wait_s(),
+        incarnation=stamp.incarnation,
+        seq=stamp.seq,
+        load=node.engine.load(),
+        known_incarnation=record.incarnation if record else 0,
+    )
+
+
+def _refusal(node: Context, request: Request) -> Refuse | None:
+    """Why this request is not for this node; None if it is."""
+    load = node.engine.load()
+    if request.fingerprint != node.fingerprint:
+        return _refuse(node, request, "wrong_model", "this node serves another model or page size")
+    if node.draining:
+        return _refuse(node, request, "draining", "this node is about to leave")
+    if not node.engine_ready:
+        return _refuse(node, request, "not_ready", f"the engine is {node.engine_state}")
+    if load.queued >= node.config.request.queued_per_slot_max * load.slots:
+        return _refuse(node, request, "overloaded", f"{load.queued} requests wait")
+    return None
+
+
+def _refuse(node: Context, request: Request, code: RefuseCode, message: str) -> Refuse:
+    stamp = node.stamp()
+    return Refuse(
+        id=request.id,
+        code=code,
+        message=message,
+        wait_s=node.own_wait_s(),
+        incarnation=stamp.incarnation,
+        seq=stamp.seq,
+        load=node.engine.load(),
+    )
+
+
+class _Service:
+    """One forwarded request at the node that serves it."""
+
+    def __init__(self, node: Context, call: Call, opening: Request) -> None:
+        self._node, self._call, self._opening = node, call, opening
+        self._writing = trio.Lock()
+        self._last_sent_at = trio.current_time()
+        self._decision = node.decisions.add(
+            Decision(
+                request_id=opening.id,
+                role="serving",
+                endpoint=opening.endpoint,
+                entry=call.peer,
+                chosen=node.me,
+                expected_cached_tokens=opening.expected_cached_tokens,
+                attempts=[Attempt(peer=node.me, outcome="failed")],
+                started_at=trio.current_time(),
+            )
+        )
+
+    async def run(self) -> None:
+        """Work until the end, a cancel frame, or the entry node's deadline; then the terminal frame."""
+        terminal: Terminal = ErrorFrame(
+            id=self._opening.id, code="cancelled", message="cancelled by the peer"
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.cancel_scope.deadline = trio.current_time() + self._opening.time_left_s
+            nursery.start_soon(self._watch_cancel, nursery.cancel_scope)
+            nursery.start_soon(self._heartbeats)
+            terminal = await self._answer()
+            nursery.cancel_scope.cancel()
+        self._node.load_changed()
+        self._close(terminal)
+        await self._call.send(terminal)
+
+    async def _answer(self) -> Terminal:
+        """Infer and stream; the terminal frame that ends it."""
+        node, opening = self._node, self._opening
+        try:
+            body = _parse(opening.body, model=node.engine.info.model)
+            token_ids, keys = await self._tokenise(body)
+            request = InferRequest(id=opening.id, endpoint=opening.endpoint, body=body, token_ids=token_ids)
+            async with node.engine.run_infer(request) as items:  # lines 7-13, at the peer
+                stamp = node.stamp()
+                node.load_changed()
+                await self._send(
+                    Accept(
+                        id=opening.id,
+                        incarnation=stamp.incarnation,
+                        seq=stamp.seq,
+                        load=node.engine.load(),
+                    )
+                )
+                async for item in items:
+                    if not isinstance(item, Chunk):
+                        node.view.own.touch(keys, now=trio.current_time())
+                        self._decision.cached_tokens = item.cached_tokens
+                        break
+                    self._decision.first_chunk_at = self._decision.first_chunk_at or trio.current_time()
+                    await self._send(
+                        Data(id=opening.id, sse_json=item.sse_json, text=item.text, token_ids=item.token_ids)
+                    )
+                else:
+                    raise EngineError("the engine's answer has no end")
+            stamp = node.stamp()  # after the engine has let go, so that the load no longer counts it
+            return EndFrame(
+                id=opening.id,
+                usage=item.usage,
+                cached_tokens=item.cached_tokens,
+                incarnation=stamp.incarnation,
+                tree_version=stamp.tree_version,
+                seq=stamp.seq,
+                load=node.engine.load(),
+            )
+        except RequestError as error:
+            return Refuse(
+                id=opening.id,
+                code="bad_request" if error.status < 500 else "overloaded",
+                message=error.message,
+                status=error.status,
+                param=error.param,
+                error_code=error.code,
+            )
+        except EngineError as error:
+            log.warning("engine=%s failed: %s", node.engine.info.kind, error)
+            return ErrorFrame(id=opening.id, code="engine_failed", message=str(error))
+
+    async def _tokenise(self, body: Mapping[str, object]) -> tuple[tuple[int, ...] | None, list[PageKey]]:
+        if self._node.tokenizer is None:
+            return None, []
+        token_ids = await self._node.tokenizer.encode(self._opening.endpoint, body)
+        self._decision.prompt_tokens = len(token_ids)
+        return token_ids, self._node.hasher.keys(token_ids)
+
+    async def _watch_cancel(self, scope: trio.CancelScope) -> None:
+        """The only frame an entry node may send now is a cancel; its stream's end ends everything."""
+        frame = await self._call.receive()
+        if not isinstance(frame, Cancel):
+            self._node.drop("request", self._call.peer, f"unexpected {type(frame).__name__}")
+        scope.cancel()
+
+    async def _heartbeats(self) -> None:
+        interval = self._node.config.request.heartbeat_interval_s
+        while True:
+            await trio.sleep_until(self._last_sent_at + interval)
+            if trio.current_time() >= self._last_sent_at + interval:
+                await self._send(Heartbeat(id=self._opening.id))
+
+    async def _send(self, frame: Frame) -> None:
+        async with self._writing:
+            await self._call.send(frame)
+        self._last_sent_at = trio.current_time()
+
+    def _close(self, terminal: Terminal) -> None:
+        decision = self._decision
+        decision.ended_at = trio.current_time()
+        if isinstance(terminal, EndFrame):
+            decision.attempts[0].outcome = "served"
+            self._node.requests["served_for_peers"] += 1
+        elif isinstance(terminal, Refuse | ErrorFrame):
+            decision.error = terminal.message
+
+
+def _parse(body: bytes, *, model: str) -> dict[str, object]:
+    """The client's body with the model's name here; the bytes come from a peer, so trust nothing."""
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestError("the forwarded body is not JSON", code="invalid_json") from None
+    if not isinstance(parsed, dict):
+        raise RequestError("the forwarded body is not a JSON object", code="invalid_json")
+    return {**parsed, "model": model}
