@@ -9,7 +9,7 @@ sends a cancel frame, and leaves the stream only after the peer has confirmed or
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 
 import trio
 
@@ -55,15 +55,15 @@ async def send_request(
     """
     exchange = _Exchange(node, prompt, k)
     try:
-        async with node.overlay.open_call(k.peer) as call:
+        async with AsyncExitStack() as stack:
+            with exchange.failing(silent_after_s=node.config.request.open_timeout_s):
+                call = await stack.enter_async_context(node.overlay.open_call(k.peer))
             try:
                 await exchange.open(call, r)
                 yield exchange.chunks(call)
             finally:
                 if not exchange.over:
                     await exchange.cancel(call, r.id)
-    except PeerLostError as error:
-        raise TargetFailedError("lost") from error
     finally:
         exchange.settle()
 
@@ -72,18 +72,33 @@ class _Exchange:
     """The entry node's side of one exchange."""
 
     def __init__(self, node: Context, prompt: Prompt, k: Candidate) -> None:
-        self.over = False
-        """Nothing more is to come: a terminal frame was received, or the peer is silent or lost."""
+        self.over = True
+        """Nothing is to come: not sent yet, a terminal frame was received, or the peer is silent or lost."""
         self._node, self._prompt, self._peer = node, prompt, k.peer
         self._expected = k.expected_cached_tokens
         self._unsettled_tokens = (prompt.tokens or 0) - k.expected_cached_tokens
         node.view.forwarded(k.peer, self._unsettled_tokens)  # at once: the peer's word is a round trip away
 
+    @contextmanager
+    def failing(self, *, silent_after_s: float) -> Iterator[None]:
+        """A peer that is silent for too long, or lost, is a failed target."""
+        try:
+            with trio.fail_after(silent_after_s):
+                yield
+        except trio.TooSlowError:
+            self.over = True
+            now = trio.current_time()
+            self._node.view.refused(self._peer, wait_s=silent_after_s, now=now)
+            raise TargetFailedError("timeout") from None
+        except PeerLostError:
+            self.over = True
+            raise TargetFailedError("lost") from None
+
     async def open(self, call: Call, r: Incoming) -> None:
         """Send the request and wait until it is accepted."""
         config = self._node.config.request
         sent_at = trio.current_time()
-        with self._failing(silent_after_s=config.accept_timeout_s):
+        with self.failing(silent_after_s=config.accept_timeout_s):
             await call.send(
                 Request(
                     id=r.id,
@@ -95,6 +110,7 @@ class _Exchange:
                     time_left_s=config.deadline_s,
                 )
             )
+            self.over = False
             frame = await call.receive()
         if not isinstance(frame, Accept):
             raise self._unserved(frame)
@@ -105,7 +121,7 @@ class _Exchange:
     async def chunks(self, call: Call) -> AsyncIterator[Chunk | End]:
         """The answer as it comes."""
         while True:
-            with self._failing(silent_after_s=self._node.config.request.silence_timeout_s):
+            with self.failing(silent_after_s=self._node.config.request.silence_timeout_s):
                 frame = await call.receive()
             match frame:
                 case Data():
@@ -174,18 +190,3 @@ class _Exchange:
                 seq=frame.seq,
                 now=trio.current_time(),
             )
-
-    @contextmanager
-    def _failing(self, *, silent_after_s: float) -> Iterator[None]:
-        """A peer that is silent for too long, or lost, is a failed target."""
-        try:
-            with trio.fail_after(silent_after_s):
-                yield
-        except trio.TooSlowError:
-            self.over = True
-            now = trio.current_time()
-            self._node.view.refused(self._peer, wait_s=silent_after_s, now=now)
-            raise TargetFailedError("timeout") from None
-        except PeerLostError:
-            self.over = True
-            raise TargetFailedError("lost") from None

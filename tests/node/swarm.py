@@ -1,0 +1,1 @@
+"""A swarm of real nodes in virtual time: the production node on simulated engines and the in-memory overlay."""
