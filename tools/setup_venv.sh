@@ -59,7 +59,7 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 
 say "installing peerinfer and what it needs into $venv (about a minute the first time)"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+"$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --editable '.[dev]'
 
 # libp2p pulls trio-typing, whose stale stubs shadow trio's own types and break mypy --strict.
 "$venv/bin/python" -c 'import pathlib, shutil, sysconfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -15,6 +15,7 @@ from rich.table import Table
 from peerinfer.cli.client import Answer, api_option, open_client
 from peerinfer.cli.errors import CommandError, run_async
 
+PIPE_COLUMNS = 200
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 
 
@@ -33,27 +34,43 @@ def ask(text: str, max_tokens: int | None, api: str, as_json: bool) -> None:
         text = sys.stdin.read()
     if not text.strip():
         raise CommandError("the question is empty: give it as TEXT, or as - and on stdin")
-    answer = run_async(_ask, text, max_tokens, api, as_json)
+    shown = _Shown(quiet=as_json)
+    try:
+        answer = run_async(_ask, text, max_tokens, api, shown.write)
+    finally:
+        shown.end_line()
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(answer), ensure_ascii=False))
         return
-    click.echo()
     Console(stderr=True, highlight=False, soft_wrap=True).print(provenance(answer), style="dim")
 
 
-async def _ask(text: str, max_tokens: int | None, api: str, quiet: bool) -> Answer:
+async def _ask(text: str, max_tokens: int | None, api: str, on_text: Callable[[str], None]) -> Answer:
     async with open_client(api) as client:
         return await client.chat(
             [{"role": "user", "content": text}],
             model=await client.model(),
             max_tokens=max_tokens,
-            on_text=(lambda _piece: None) if quiet else _write,
+            on_text=on_text,
         )
 
 
-def _write(text: str) -> None:
-    click.echo(text, nl=False)
-    sys.stdout.flush()
+class _Shown:
+    """The text that has gone to stdout so far, and whether a line of it is open."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._open = False
+
+    def write(self, text: str) -> None:
+        if not self._quiet:
+            click.echo(text, nl=False)
+            sys.stdout.flush()
+            self._open = not text.endswith("\n")
+
+    def end_line(self) -> None:
+        if self._open:
+            click.echo()
 
 
 def provenance(answer: Answer) -> str:
@@ -76,8 +93,7 @@ def status(api: str, as_json: bool) -> None:
     if as_json:
         click.echo(run_async(_get_text, api, "/peerinfer/v1/status"))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(status_table(run_async(_get, api, "/peerinfer/v1/status")))
+    _print_table(status_table(run_async(_get, api, "/peerinfer/v1/status")))
 
 
 @click.command()
@@ -88,11 +104,21 @@ def peers(api: str, as_json: bool) -> None:
     if as_json:
         click.echo(run_async(_get_text, api, "/peerinfer/v1/peers"))
         return
-    known = run_async(_get, api, "/peerinfer/v1/peers").get("peers") or []
-    if not known:
+    content = run_async(_get, api, "/peerinfer/v1/peers")
+    known, foreign = content.get("peers") or [], content.get("foreign") or []
+    if not known and not foreign:
         click.echo("no peers yet")
-        return
-    Console(highlight=False).print(peers_table(known))
+    if known:
+        _print_table(peers_table(known))
+    for peer in foreign:
+        differs = ", ".join(peer.get("differs") or ["what it serves"])
+        click.echo(f"{short(peer.get('peer_id'))} serves something else: {differs} differs")
+
+
+def _print_table(table: Table) -> None:
+    """A file or a pipe has no width to fit into."""
+    width = None if sys.stdout.isatty() else PIPE_COLUMNS
+    Console(highlight=False, width=width).print(table)
 
 
 async def _get(api: str, path: str) -> dict[str, Any]:
@@ -142,7 +168,7 @@ def peers_table(known: list[Mapping[str, Any]]) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("round trip", "pages", "heard"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("load", no_wrap=True)
+    table.add_column("load")
     table.add_column("address", overflow="fold")
     for peer in known:
         state = str(peer.get("state", "-"))
@@ -154,7 +180,7 @@ def peers_table(known: list[Mapping[str, Any]]) -> Table:
             seconds(peer.get("rtt_s")),
             _number(peer.get("pages")),
             "-" if heard is None else f"{seconds(heard)} ago",
-            load_line(_map(peer, "load")),
+            work_line(_map(peer, "load")),
             str(addrs[0]),
         )
     return table
@@ -162,12 +188,17 @@ def peers_table(known: list[Mapping[str, Any]]) -> Table:
 
 def load_line(load: Mapping[str, Any]) -> str:
     """The work at hand and the measured rates."""
-    parts = [f"{_number(load.get('running'))} running", f"{_number(load.get('queued'))} queued"]
+    parts = [work_line(load)]
     if load.get("prefill_tokens_per_s"):
-        parts.append(f"prefill {load['prefill_tokens_per_s']:.0f}/s")
+        parts.append(f"prefill {load['prefill_tokens_per_s']:.0f} tokens/s")
     if load.get("decode_tokens_per_s"):
-        parts.append(f"decode {load['decode_tokens_per_s']:.0f}/s")
+        parts.append(f"decode {load['decode_tokens_per_s']:.0f} tokens/s")
     return ", ".join(parts)
+
+
+def work_line(load: Mapping[str, Any]) -> str:
+    """The requests at hand."""
+    return f"{_number(load.get('running'))} running, {_number(load.get('queued'))} queued"
 
 
 def short(peer_id: str | None) -> str:

@@ -120,6 +120,8 @@ def load_mmlu(directory: Path, *, count: int, seed: int) -> list[Topic]:
         topics.append(Topic(name=name, text=text, questions=tuple(map(_ask, test)), max_tokens=1))
         if len(topics) == count:
             break
+    if not topics:
+        raise CommandError(f"--data: {directory} has no subject whose 5-shot header has a suitable length")
     return topics
 
 
