@@ -1,0 +1,170 @@
+"""The options that every node command has, and the `Config` they make.
+
+Where a value comes from, strongest first: the command line, `--config FILE.toml`, the defaults in
+`peerinfer/config.py`. An option left out leaves the file's tables alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peerinfer.api.validate import POLICIES
+from peerinfer.cli.addresses import HostPort, checked, parse_host_port, parse_join, parse_listen
+from peerinfer.cli.config_file import base_config, config_option
+from peerinfer.config import Config, HttpConfig
+
+ENGINES = ("auto", "embedded", "simulated")
+POLL_INTERVAL_S = (0.02, 300.0)  # paper §5: the range of Δ_poll that it tries
+PAGE_SIZES = (1, 256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """One node, as it was asked for."""
+
+    config: Config
+    engine: str
+    model: str | None
+    """A name or a path; None for the engine's default."""
+    page_size: int | None
+    """None for the engine's default."""
+    data_dir: Path | None
+    """None for the default, which goes by the HTTP port."""
+    as_json: bool
+    until_stdin_closes: bool
+
+
+def node_options(*, engine: bool) -> Callable[[Callable[[NodeOptions], None]], Callable[..., None]]:
+    """Make a click callback of a function of `NodeOptions`, with the options of a node (with an engine)."""
+
+    def decorate(command: Callable[[NodeOptions], None]) -> Callable[..., None]:
+        def callback(**values: Any) -> None:
+            command(collect(base_config(click.get_current_context()), **values))
+
+        decorated: Callable[..., None] = update_wrapper(callback, command)
+        for option in reversed([*_COMMON, *(_ENGINE if engine else []), *_OUTPUT]):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+def collect(
+    base: Config,
+    *,
+    listen: tuple[str, ...],
+    http: HostPort | None,
+    addrs: tuple[str, ...] = (),
+    engine: str = "auto",
+    model: str | None = None,
+    policy: str | None = None,
+    poll_interval: float | None = None,
+    page_size: int | None = None,
+    allow_overrides: bool | None = None,
+    data_dir: Path | None,
+    as_json: bool,
+    until_stdin_closes: bool,
+) -> NodeOptions:
+    """The options over the config file's tables."""
+    overlay = replace(base.overlay, join=addrs or base.overlay.join)
+    if listen:
+        overlay = replace(overlay, listen=listen)
+    http_config = replace(base.http, port_is_default=base.http.port == HttpConfig().port)
+    if http is not None:
+        http_config = replace(base.http, host=http.host, port=http.port, port_is_default=False)
+    if allow_overrides is not None:
+        http_config = replace(http_config, allow_overrides=allow_overrides)
+    routing, anti_entropy = base.routing, base.anti_entropy
+    if policy is not None:
+        routing = replace(routing, policy=policy)
+    if poll_interval is not None:
+        anti_entropy = replace(anti_entropy, poll_interval_s=poll_interval)
+    return NodeOptions(
+        config=replace(base, overlay=overlay, http=http_config, routing=routing, anti_entropy=anti_entropy),
+        engine=engine,
+        model=model,
+        page_size=page_size,
+        data_dir=data_dir,
+        as_json=as_json,
+        until_stdin_closes=until_stdin_closes,
+    )
+
+
+addrs_argument = click.argument("addrs", nargs=-1, metavar="ADDR...", callback=checked(parse_join))
+
+_DEFAULTS = Config()
+
+_COMMON: list[Callable[..., Any]] = [
+    click.option(
+        "--listen",
+        multiple=True,
+        metavar="MULTIADDR",
+        callback=checked(parse_listen),
+        help=f"Where peers reach this node; may be repeated.  [default: {_DEFAULTS.overlay.listen[0]}]",
+    ),
+    click.option(
+        "--http",
+        metavar="HOST:PORT",
+        callback=checked(parse_host_port),
+        help=f"Where clients reach this node.  [default: {_DEFAULTS.http.host}:{_DEFAULTS.http.port},"
+        " or the next free port]",
+    ),
+    click.option(
+        "--data-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Identity and known peers.  [default: a directory per HTTP port]",
+    ),
+    config_option,
+]
+
+_ENGINE: list[Callable[..., Any]] = [
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default="auto",
+        show_default=True,
+        help="What computes: llama.cpp on the CPU, or nothing real. `auto` takes embedded.",
+    ),
+    click.option("--model", metavar="NAME_OR_PATH", help="The model.  [default: SmolLM2-135M-Instruct]"),
+    click.option(
+        "--policy",
+        type=click.Choice(POLICIES),
+        help=f"How a target is chosen.  [default: {_DEFAULTS.routing.policy}]",
+    ),
+    click.option(
+        "--poll-interval",
+        type=click.FloatRange(*POLL_INTERVAL_S),
+        metavar="SECONDS",
+        help="Between two snapshots of what is cached here."
+        f"  [default: {_DEFAULTS.anti_entropy.poll_interval_s}]",
+    ),
+    click.option(
+        "--page-size",
+        type=click.IntRange(*PAGE_SIZES),
+        metavar="TOKENS",
+        help="Tokens per cache page; the same on all nodes.  [default: 16]",
+    ),
+    click.option(
+        "--allow-overrides/--no-allow-overrides",
+        default=None,
+        help="Let requests choose policy and target by header.",
+    ),
+]
+
+_OUTPUT: list[Callable[..., Any]] = [
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object once HTTP answers; all else to stderr."
+    ),
+    click.option(
+        "--until-stdin-closes",
+        is_flag=True,
+        help="Stop when stdin ends: for programs that start nodes and may be killed.",
+    ),
+]

@@ -1,0 +1,118 @@
+"""What a node says once its HTTP face answers: where it is, how to use it, and how others join.
+
+The engine may still load and peers may still be missing then; those are told later, a line each
+(node_events.py). Nothing here shows an address that nobody can dial.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from rich.console import Console
+
+ADDRS_SHOWN_MAX = 4
+OPEN_SWARM = (
+    "this swarm has no key: whoever reaches an address can join it and sees the prompts sent its way."
+)
+OPEN_API = "the API has no password: whoever reaches {http} can use it."
+LOOPBACK_ONLY = "it listens on this machine only; give --listen /ip4/0.0.0.0/tcp/0 to let others in."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """One node that answers."""
+
+    version: str
+    peer_id: str
+    addrs: Sequence[str]
+    """Full multiaddrs that others can dial."""
+    http: str | None
+    """Base URL; None for a peer without HTTP."""
+    model: str | None
+    engine: str | None
+    """None for a bootstrap peer."""
+    engine_state: str | None = None
+
+
+def ready_json(ready: Ready) -> str:
+    """The one object on stdout with `--json`."""
+    return json.dumps(
+        {
+            "peer_id": ready.peer_id,
+            "listen": list(ready.addrs),
+            "http": ready.http,
+            "model": ready.model,
+            "engine": ready.engine,
+            "version": ready.version,
+        }
+    )
+
+
+def print_ready(console: Console, ready: Ready) -> None:
+    """The block that people see."""
+    what = "bootstrap peer, no engine" if ready.engine is None else f"{ready.model}, {ready.engine} engine"
+    state = "" if ready.engine_state in (None, "ready") else f" ({ready.engine_state})"
+    console.print(f"peerinfer {ready.version} is up: {what}{state}", style="bold")
+    if ready.http is not None and ready.engine is not None:
+        console.print(f"\n  OpenAI API   {ready.http}/v1")
+        for line in curl_lines(ready.http, ready.model or ""):
+            console.print(f"               {line}", style="dim")
+    addrs = preferred(ready.addrs)
+    label = "  To join it "
+    for addr in addrs[:ADDRS_SHOWN_MAX]:
+        console.print(
+            f"\n{label}  peerinfer join {addr}"
+            if addr is addrs[0]
+            else f"  or           peerinfer join {addr}"
+        )
+    if not addrs:
+        console.print("\n  Nobody can join it yet: it has no address that others can dial.")
+    console.print()
+    for note in notes(ready):
+        console.print(f"  Note: {note}", style="dim")
+    console.print("  Ctrl-C stops it.", style="dim")
+
+
+def curl_lines(http: str, model: str) -> list[str]:
+    """A request to copy into a shell."""
+    body: Mapping[str, object] = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
+    return [
+        f"curl {http}/v1/chat/completions -H 'content-type: application/json' \\",
+        f"  -d {shlex.quote(json.dumps(body))}",
+    ]
+
+
+def notes(ready: Ready) -> list[str]:
+    """What this node's openness means."""
+    found = []
+    if ready.addrs and all(is_loopback(addr) for addr in ready.addrs):
+        found.append(LOOPBACK_ONLY)
+    else:
+        found.append(OPEN_SWARM)
+    if ready.http is not None and not _is_loopback_host(urlsplit(ready.http).hostname or ""):
+        found.append(OPEN_API.format(http=ready.http))
+    return found
+
+
+def preferred(addrs: Sequence[str]) -> list[str]:
+    """Addresses that other machines can dial; the loopback ones only where there is nothing else."""
+    outside = [addr for addr in addrs if not is_loopback(addr)]
+    return outside or list(addrs)
+
+
+def is_loopback(addr: str) -> bool:
+    """Whether a multiaddr leads to this machine only."""
+    parts = addr.split("/")
+    return len(parts) > 2 and _is_loopback_host(parts[2])
+
+
+def _is_loopback_host(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
