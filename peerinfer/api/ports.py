@@ -1,0 +1,43 @@
+"""What the HTTP face needs of a node, and nothing more."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from peerinfer.core.types import PeerId
+from peerinfer.node.reply import Incoming, Reply
+
+
+class Serving(Protocol):
+    """A node as its HTTP face sees it; none of the plain functions may block."""
+
+    @property
+    def peer_id(self) -> PeerId:
+        """This node."""
+
+    @property
+    def ready(self) -> bool:
+        """A completion would be answered now, here or by a peer."""
+
+    def handle(self, incoming: Incoming) -> AbstractAsyncContextManager[Reply]:
+        """Answer a request: entering returns when the first chunk is there.
+
+        Leaving cancels the work, wherever it runs. Entering raises `RequestError`, and so does iterating
+        over the reply's chunks when the answer breaks off.
+        """
+
+    def models(self) -> list[str]:
+        """The names under which completions are answered."""
+
+    def status(self) -> dict[str, object]:
+        """The body of `/peerinfer/v1/status` (docs/schema/status.json)."""
+
+    def peers(self) -> dict[str, object]:
+        """The body of `/peerinfer/v1/peers` (docs/schema/peers.json)."""
+
+    def decision(self, request_id: str) -> dict[str, object] | None:
+        """The body of `/peerinfer/v1/requests/{id}` (docs/schema/decision.json); None if it is not kept."""
+
+    def dropped_http(self, reason: str) -> None:
+        """A request was refused for what it is: count it. `reason` is one of a few short words."""

@@ -1,0 +1,187 @@
+"""The HTTP server: a socket, and hypercorn's trio worker on every connection of it.
+
+It lives in the caller's nursery and ends when it is cancelled, at once: open streams and idle
+connections are cut, nothing is waited for. Between requests it sleeps; nothing polls.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import socket
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, cast
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config as HypercornConfig
+from hypercorn.typing import ASGIFramework
+
+from peerinfer.api.app import build_app
+from peerinfer.api.connection import ClientStream, Connection
+from peerinfer.api.ports import Serving
+from peerinfer.api.security import HostPolicy
+from peerinfer.config import HttpConfig
+
+log = logging.getLogger("peerinfer.api")
+
+PORTS_TRIED = 64  # guess
+"""How far a defaulted port moves on."""
+
+BACKLOG = 256  # guess
+CONNECTIONS_MAX = 512  # guess: half of the usual limit of open files; the overlay needs the rest
+"""A connection beyond this is answered 503 and closed."""
+
+KEEP_ALIVE_S = 75.0  # nginx's; clients' pools forget a connection earlier, so they never lose that race
+"""An idle connection is closed after this."""
+
+TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+)
+
+
+class TaskStatus(Protocol):
+    """The part of `trio.TaskStatus[str]` used here; libp2p brings stubs of a trio that had no such name."""
+
+    def started(self, value: str, /) -> None:
+        """The server answers at this base URL now."""
+
+
+class ListenError(Exception):
+    """The face cannot listen where it was told to; the message says why and what to do."""
+
+
+def open_listener(config: HttpConfig) -> socket.socket:
+    """A socket that listens at `config.host`: at `config.port`, or a defaulted port's next free one.
+
+    Raises:
+        ListenError: the port is taken, the address is not this machine's, …
+    """
+    family, address = _resolve(config.host)
+    last = min(config.port + PORTS_TRIED - 1, 65535) if config.port_is_default else config.port
+    for port in range(config.port, last + 1):
+        try:
+            return _listen(family, address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ListenError(f"Cannot listen on {config.host} port {port}: {error.strerror}.") from error
+    if last > config.port:
+        raise ListenError(
+            f"Ports {config.port} to {last} of {config.host} are all taken; choose one with --http HOST:PORT."
+        )
+    raise ListenError(
+        f"Port {config.port} of {config.host} is taken; choose another one with --http HOST:PORT, "
+        "or leave --http out to get the next free one."
+    )
+
+
+def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ListenError(f"{host!r} is no address of this machine: {error.strerror}.") from error
+    family, *_, address = min(found, key=lambda item: item[0] != socket.AF_INET)
+    return family, str(address[0])
+
+
+def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    """Bound and listening: only `listen` settles who has a port that two processes bind at once."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+def base_url(listening: socket.socket) -> str:
+    """Where a client on this machine reaches a listening socket, without a slash at the end."""
+    host, port = listening.getsockname()[:2]
+    address = ipaddress.ip_address(host)
+    if address.is_unspecified:
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve_http(
+    node: Serving,
+    config: HttpConfig,
+    *,
+    listening: socket.socket | None = None,
+    task_status: TaskStatus = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve `node` over HTTP until cancelled; `nursery.start` returns the base URL once it answers.
+
+    `listening` comes from `open_listener`, for callers that need the port first; it is closed here.
+
+    Raises:
+        ListenError: from `open_listener`.
+    """
+    if listening is None:
+        listening = open_listener(config)
+    with listening:
+        url = base_url(listening)
+        hosts = HostPolicy(config.host, listening.getsockname()[0])
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+        server = _Server(node, config, hosts)
+        async with trio.open_nursery() as connections:
+            task_status.started(url)
+            try:
+                await trio.serve_listeners(server.serve, [listener], handler_nursery=connections)
+            finally:
+                server.abort()
+
+
+class _Server:
+    """The connections that are open now."""
+
+    def __init__(self, node: Serving, config: HttpConfig, hosts: HostPolicy) -> None:
+        self._app = ASGIWrapper(cast(ASGIFramework, build_app(node, config, hosts)))
+        self._config = _hypercorn_config()
+        self._on_garbage = partial(node.dropped_http, "not_http")
+        self._open: set[ClientStream] = set()
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """One connection from its first byte to its end; whatever fails on it ends here."""
+        if len(self._open) >= CONNECTIONS_MAX:
+            await _turn_away(stream)
+            return
+        with trio.CancelScope() as scope:
+            client = ClientStream(stream, scope, self._on_garbage)
+            self._open.add(client)
+            try:
+                await Connection(self._app, self._config, client).run()
+            except Exception:
+                log.exception("connection failed by a bug")
+            finally:
+                self._open.discard(client)
+
+    def abort(self) -> None:
+        """Cut all connections."""
+        for client in tuple(self._open):
+            client.abort()
+
+
+async def _turn_away(stream: trio.SocketStream) -> None:
+    """Answer before closing; with the request unread the client would see a reset in its place."""
+    with trio.move_on_after(1.0), suppress(trio.BrokenResourceError):
+        await stream.send_all(TOO_MANY)
+        await stream.send_eof()
+        await stream.receive_some(65536)
+
+
+def _hypercorn_config() -> HypercornConfig:
+    config = HypercornConfig()
+    quiet = logging.getLogger("peerinfer.api.hypercorn")
+    quiet.setLevel(logging.ERROR)
+    config.errorlog = quiet
+    config.accesslog = None
+    config.include_server_header = False
+    config.keep_alive_timeout = KEEP_ALIVE_S
+    return config

@@ -1,0 +1,1 @@
+"""The HTTP face, over real sockets, on a scripted node."""
