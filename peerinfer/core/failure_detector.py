@@ -1,0 +1,51 @@
+"""Silence is the failure detector (paper §3.3): one peer's clocks.
+
+Every message of a peer promises the next one within some time. After a multiple of that without any, the
+peer is suspected: it is not forwarded to, and nothing else happens. It is trusted again as soon as it is
+heard of, and forgotten after a silence of minutes. A wrong suspicion costs a cache hit, never an answer,
+so there is no second opinion and no agreement among peers.
+"""
+
+from __future__ import annotations
+
+from peerinfer.config import AntiEntropyConfig
+
+
+class FailureDetector:
+    """When one peer is to be suspected, and when forgotten. All times are the caller's clock, in seconds."""
+
+    __slots__ = ("_config", "_silent_since", "heard_at", "next_within_s", "suspect_at")
+
+    def __init__(self, config: AntiEntropyConfig, *, now: float) -> None:
+        self._config = config
+        self._silent_since = now
+        self.suspect_at = now
+        """From this time on, if the silence lasts, the peer is suspected; never after it is forgotten."""
+        self.next_within_s = config.idle_interval_s
+        """What the peer last promised; before that, what an idle node would."""
+        self.heard(now=now)
+
+    def heard(self, *, now: float, next_within_s: float | None = None) -> None:
+        """The peer gave a sign of life, and perhaps a new promise."""
+        if next_within_s is not None:
+            self.next_within_s = next_within_s
+        self.heard_at = now
+        self._count_from(now)
+
+    def link_lost(self, *, now: float) -> None:
+        """The connection broke: a hint at once. Suspected until the next sign of life."""
+        self.suspect_at = min(self.suspect_at, now)
+
+    def restart(self, *, now: float) -> None:
+        """We were frozen ourselves: the silence up to now was ours, not the peer's."""
+        self._count_from(now)
+
+    @property
+    def forget_at(self) -> float:
+        """From this time on, if the silence lasts, the peer is forgotten."""
+        return self._silent_since + self._config.forget_after_s
+
+    def _count_from(self, start: float) -> None:
+        patience_s = self._config.suspect_after * self.next_within_s
+        self._silent_since = start
+        self.suspect_at = start + min(patience_s, self._config.forget_after_s)

@@ -1,0 +1,169 @@
+"""One peer as this node knows it: what it said of itself, what was measured, what we sent it.
+
+A decision must not compute what changes only with a message. So whatever it needs of a peer is computed
+when something is heard of the peer or sent to it (`weigh`), and lies ready as plain numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from peerinfer.config import Config
+from peerinfer.core.cost_model import slot_wait_s
+from peerinfer.core.estimate import Estimate
+from peerinfer.core.failure_detector import FailureDetector
+from peerinfer.core.types import Load, NodeState, PeerId
+
+ROUND_TRIP_WEIGHT = 0.25  # guess
+"""Of a new sample in the smoothed round trip. Higher: follows a changed path sooner, and noise too."""
+
+
+class PeerStatus(StrEnum):
+    """What a peer is to this node; only `ALIVE` ones are forwarded to."""
+
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    DRAINING = "draining"
+    LOADING = "loading"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRecord:
+    """A peer at one moment, for people, logs and the node's own JSON. Times are the caller's clock."""
+
+    peer: PeerId
+    addrs: tuple[str, ...]
+    state: NodeState
+    """As the peer says; `PeerView.state` tells what it is to us."""
+    incarnation: int
+    seq: int
+    """Of the last message; -1 before the first of this incarnation."""
+    tree_version: int
+    """Of the tree that is held here; -1 before the first of this incarnation."""
+    pages: int
+    """The size of the peer's whole tree, as it said last."""
+    known_pages: int
+    """How many of them are held here: fewer where the tree was cut, trimmed or not received yet."""
+    heard_at: float
+    confirmed_at: float | None
+    """When the peer last said that its tree is the one held here."""
+    next_within_s: float
+    round_trip_s: float | None
+    """Smoothed; None until measured."""
+    load: Load
+    unsettled_tokens: int
+    """Uncached tokens that this node forwarded and that `load` does not tell of yet."""
+    paused_until: float
+    """In the past unless the peer asked for a pause or refused."""
+    reuse_tokens: int
+
+
+class Peer:
+    """The mutable original behind `PeerRecord`; its one writer is `PeerView`."""
+
+    __slots__ = (
+        "_config",
+        "addrs",
+        "ahead_tokens",
+        "confirmed_at",
+        "detector",
+        "detour_s",
+        "estimate",
+        "incarnation",
+        "load",
+        "load_seq",
+        "pages",
+        "paused_until",
+        "peer",
+        "prefill_s_per_token",
+        "reported",
+        "reuse_tokens",
+        "round_trip_s",
+        "seq",
+        "shunned_until",
+        "slot_wait_s",
+        "state",
+        "unsettled_tokens",
+        "usable_from",
+    )
+
+    def __init__(self, peer: PeerId, estimate: Estimate, config: Config, *, incarnation: int, now: float):
+        self.peer = peer
+        self.estimate = estimate
+        self.detector = FailureDetector(config.anti_entropy, now=now)
+        self.reported: PeerStatus | None = None
+        """The status that `PeerView.expire` told last."""
+        self.addrs: tuple[str, ...] = ()
+        self.round_trip_s: float | None = None
+        self.unsettled_tokens = 0
+        self._config = config.routing
+        self.renew(incarnation)
+
+    def renew(self, incarnation: int) -> None:
+        """The peer, or its engine, has started again: nothing that it said before holds."""
+        self.incarnation = incarnation
+        self.seq = -1
+        self.load_seq = -1
+        self.load = Load()
+        self.state = NodeState.ALIVE
+        self.paused_until = -inf
+        """As the peer asked; its next message may say otherwise."""
+        self.shunned_until = -inf
+        """As we decided, because it did not answer."""
+        self.reuse_tokens = 1
+        self.pages = 0
+        self.confirmed_at: float | None = None
+        self.weigh()
+
+    def weigh(self) -> None:
+        """Compute what a decision reads; to be called after every change of this peer."""
+        rate = self.load.prefill_tokens_per_s
+        self.prefill_s_per_token = 1.0 / rate if rate else 0.0
+        """0 is not measured yet."""
+        self.ahead_tokens = self.load.queued_prefill_tokens + self.unsettled_tokens
+        self.slot_wait_s = slot_wait_s(self.load, self._config)
+        measured = self.round_trip_s
+        self.detour_s = self._config.prior_round_trip_s if measured is None else measured
+        ready = self.state is NodeState.ALIVE
+        self.usable_from = max(self.paused_until, self.shunned_until) if ready else inf
+        """A target from this time on, and before `detector.suspect_at`."""
+
+    def observe_round_trip(self, seconds: float) -> None:
+        """Smooth a measured round trip into what is known."""
+        known = self.round_trip_s
+        self.round_trip_s = seconds if known is None else known + ROUND_TRIP_WEIGHT * (seconds - known)
+        self.weigh()
+
+    def status(self, *, now: float) -> PeerStatus:
+        """What the peer is to us."""
+        if now >= self.detector.suspect_at:
+            return PeerStatus.SUSPECT
+        if self.state is NodeState.DRAINING:
+            return PeerStatus.DRAINING
+        if self.state is NodeState.LOADING:
+            return PeerStatus.LOADING
+        return PeerStatus.PAUSED if now < self.usable_from else PeerStatus.ALIVE
+
+    def record(self) -> PeerRecord:
+        """The peer as it is now, for whoever must not change it."""
+        return PeerRecord(
+            peer=self.peer,
+            addrs=self.addrs,
+            state=self.state,
+            incarnation=self.incarnation,
+            seq=self.seq,
+            tree_version=self.estimate.version,
+            pages=self.pages,
+            known_pages=len(self.estimate.pages),
+            heard_at=self.detector.heard_at,
+            confirmed_at=self.confirmed_at,
+            next_within_s=self.detector.next_within_s,
+            round_trip_s=self.round_trip_s,
+            load=self.load,
+            unsettled_tokens=self.unsettled_tokens,
+            paused_until=max(self.paused_until, self.shunned_until),
+            reuse_tokens=self.reuse_tokens,
+        )

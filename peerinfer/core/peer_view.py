@@ -1,0 +1,339 @@
+"""What this node knows of the swarm: its own tree, one estimate per peer, and who can be forwarded to.
+
+Rules. One writer per tree: only a peer's own messages change what is believed of it, and only its latest.
+`(incarnation, seq)` orders load, push-back and liveness; `(incarnation, tree_version)` orders the tree
+alone, so a message that comes late may still bring the newest tree. A new incarnation starts with an
+empty estimate: the cache died with the old one (paper §2, crash recovery). Since every snapshot is
+complete, loss, duplication and reordering need no repair of their own (§3.4). What is believed may be
+stale or wrong and costs time only, never an answer (§3.5). Everything is bounded: peers, pages, marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+from statistics import median_low
+from typing import Literal
+
+from peerinfer.config import Config
+from peerinfer.core.estimate_index import PAGE_BYTES, EstimateIndex
+from peerinfer.core.peer import Peer, PeerRecord, PeerStatus
+from peerinfer.core.push_back import resume_at
+from peerinfer.core.radix_tree import RadixTree
+from peerinfer.core.recent_work import RecentWork
+from peerinfer.core.snapshot import Snapshot
+from peerinfer.core.types import Load, PageKey, PeerId
+
+__all__ = ["Applied", "Change", "PeerRecord", "PeerStatus", "PeerView"]
+
+
+class Applied(Enum):
+    """What a snapshot changed."""
+
+    APPLIED = "applied"
+    """The peer's tree is this one now."""
+    HEARTBEAT = "heartbeat"
+    """The tree is the one that is held already; load, push-back and liveness are taken over."""
+    STALE = "stale"
+    """Nothing: all of it is older than what is known, or a duplicate."""
+    NEEDS_PULL = "needs_pull"
+    """It names a tree that is not held and did not bring it; the rest is taken over if it is news."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A peer became something else to us."""
+
+    peer: PeerId
+    status: PeerStatus | Literal["forgotten"]
+    before: PeerStatus | None
+    """None for a new peer."""
+    silence_s: float
+    """Since the last sign of life."""
+
+
+class PeerView:
+    """The swarm as one node sees it. Unknown peers are no error anywhere: they were forgotten meanwhile."""
+
+    def __init__(self, *, me: PeerId, own: RadixTree, page_size: int, config: Config) -> None:
+        self.me = me
+        self.own = own
+        """Trie_i: exact, written by the engine's events."""
+        self.page_size = page_size
+        self.recent_work = RecentWork()
+        self.own_unsettled_tokens = 0
+        """What was decided to be served here and is not in the engine's load yet."""
+        self._config = config
+        self._peers: dict[PeerId, Peer] = {}
+        self._index = EstimateIndex()
+        self._marks: dict[PeerId, tuple[int, int]] = {}
+        self._changes: list[Change] = []
+
+    # What a decision reads (core/router.py)
+
+    def candidates(self) -> Collection[Peer]:
+        """All peers, usable or not, in no order that may matter. To be read only."""
+        return self._peers.values()
+
+    def match_estimates(self, keys: Sequence[PageKey]) -> list[int]:
+        """PrefixMatch(r, T̂rie_j) for all j: matched pages by `Peer.estimate.slot`."""
+        return self._index.match_prefix(keys)
+
+    def typical_prefill_tokens_per_s(self) -> float:
+        """The median of the rates that peers have measured; 0 if none has."""
+        rates = [peer.load.prefill_tokens_per_s for peer in self._peers.values()]
+        return median_low([rate for rate in rates if rate] or [0.0])
+
+    # What people and other parts of the node read
+
+    def state(self, peer: PeerId, *, now: float) -> PeerStatus:
+        """What a peer is to us; one that nothing is known of is suspect."""
+        known = self._peers.get(peer)
+        return PeerStatus.SUSPECT if known is None else known.status(now=now)
+
+    def get(self, peer: PeerId) -> PeerRecord | None:
+        """A peer as it is known now."""
+        known = self._peers.get(peer)
+        return None if known is None else known.record()
+
+    def peers(self) -> list[PeerRecord]:
+        """All known peers, by id."""
+        return [self._peers[peer].record() for peer in sorted(self._peers)]
+
+    def __len__(self) -> int:
+        """Known peers."""
+        return len(self._peers)
+
+    def known_incarnation(self, peer: PeerId) -> int:
+        """The latest incarnation heard of, even of a peer that is forgotten; 0 if none."""
+        known = self._peers.get(peer)
+        return self._marks.get(peer, (0, 0))[0] if known is None else known.incarnation
+
+    def estimated_pages(self, peer: PeerId) -> list[PageKey]:
+        """The peer's tree as it told last, in its order."""
+        known = self._peers.get(peer)
+        return [] if known is None else known.estimate.pages.tolist()
+
+    def inserted_pages(self, peer: PeerId) -> frozenset[PageKey]:
+        """What we added to that ourselves since (`update_estimate`)."""
+        known = self._peers.get(peer)
+        return frozenset() if known is None else frozenset(known.estimate.inserts)
+
+    # What the peer says
+
+    def apply_snapshot(self, peer: PeerId, snapshot: Snapshot, *, now: float) -> Applied:
+        """Take over what is news in a peer's message, whatever came before it."""
+        known = self._admit(peer, snapshot, now=now)
+        if known is None:
+            return Applied.STALE
+        news = snapshot.seq > known.seq
+        if news:
+            self._take_state(known, snapshot, now=now)
+        estimate, version = known.estimate, snapshot.tree_version
+        rounds_max = self._config.anti_entropy.optimistic_rounds_max
+        self._index.heard(estimate, version, is_round=news, rounds_max=rounds_max)
+        applied = Applied.HEARTBEAT if news else Applied.STALE
+        if snapshot.keys is None:
+            if version > estimate.version:
+                applied = Applied.NEEDS_PULL
+        elif estimate.lacks(version):
+            self._index.replace(estimate, snapshot.keys)
+            estimate.version, estimate.cut = version, snapshot.cut
+            known.pages = snapshot.pages
+            self._bound_pages(now=now)
+            applied = Applied.APPLIED
+        if applied is not Applied.STALE and version == estimate.version:
+            known.confirmed_at = now
+        return applied
+
+    def update_estimate(
+        self, peer: PeerId, keys: Sequence[PageKey], *, incarnation: int, tree_version: int, now: float
+    ) -> None:
+        """Insert a prompt that the peer has just served for us (updateTrieEstimate, line 17).
+
+        `tree_version` is the peer's own word for the first version of its tree that has it.
+        """
+        known = self._in_life(peer, incarnation)
+        if known is not None:
+            self._index.insert(known.estimate, keys, tree_version=tree_version)
+            self._bound_pages(now=now)
+
+    def observe_load(self, peer: PeerId, load: Load, *, incarnation: int, seq: int, now: float) -> None:
+        """A reply carried the peer's load. It is stamped with the seq of the message before it."""
+        known = self._in_life(peer, incarnation)
+        if known is None or seq < known.load_seq:
+            return
+        known.load, known.load_seq = load, seq
+        known.detector.heard(now=now)
+        known.weigh()
+
+    def refused(self, peer: PeerId, *, wait_s: float, now: float) -> None:
+        """The peer said that it does not want a request now: leave it alone, until its next message."""
+        known = self._peers.get(peer)
+        if known is not None:
+            until = now + min(wait_s, self._config.push_back.pause_s_max)
+            known.paused_until = max(known.paused_until, until)
+            known.weigh()
+
+    # What this node notices itself
+
+    def unanswered(self, peer: PeerId, *, wait_s: float, now: float) -> None:
+        """The peer did not answer a request: leave it alone for so long, whatever its messages say."""
+        known = self._peers.get(peer)
+        if known is not None:
+            until = now + min(wait_s, self._config.push_back.pause_s_max)
+            known.shunned_until = max(known.shunned_until, until)
+            known.weigh()
+
+    def observe_round_trip(self, peer: PeerId, seconds: float) -> None:
+        """A round trip to the peer was measured."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.observe_round_trip(max(0.0, seconds))
+
+    def forwarded(self, peer: PeerId, uncached_tokens: int) -> None:
+        """A request goes there, or stays here if `peer` is this node; it counts as load from now on.
+
+        To be called at the decision. The peer's own word is a round trip away, and until then other
+        decisions must not take it for idle.
+        """
+        if peer == self.me or peer in self._peers:
+            self._add_unsettled(peer, uncached_tokens)
+            self.recent_work.add(peer, uncached_tokens)
+
+    def settled(self, peer: PeerId, uncached_tokens: int) -> None:
+        """What `forwarded` added is in the load that the peer (or our engine) tells, or will never come."""
+        self._add_unsettled(peer, -uncached_tokens)
+
+    def link_up(self, peer: PeerId, *, now: float) -> None:
+        """The peer is connected: it lives."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.detector.heard(now=now)
+
+    def link_down(self, peer: PeerId, *, now: float) -> None:
+        """The last connection to the peer broke: suspect until it is heard of again."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.detector.link_lost(now=now)
+
+    def restart_clocks(self, *, now: float) -> None:
+        """This node was frozen: whoever was not suspect before is given its whole time again."""
+        for known in self._peers.values():
+            if known.reported is not PeerStatus.SUSPECT:
+                known.detector.restart(now=now)
+
+    def expire(self, *, now: float) -> list[Change]:
+        """Forget who was silent for too long, and tell who became what since the last call, by peer id."""
+        for known in list(self._peers.values()):
+            if now >= known.detector.forget_at:
+                self._forget(known, now=now)
+                continue
+            status = known.status(now=now)
+            if status is not known.reported:
+                self._changes.append(_change(known, status, now=now))
+                known.reported = status
+        changes, self._changes = self._changes, []
+        return sorted(changes, key=lambda change: change.peer)
+
+    # Peers come and go
+
+    def _admit(self, peer: PeerId, snapshot: Snapshot, *, now: float) -> Peer | None:
+        """The peer that a message is from, new or renewed by it; None if the message is of the past."""
+        if peer == self.me:
+            return None
+        if peer in self._peers:
+            return self._in_life(peer, snapshot.incarnation)
+        if (snapshot.incarnation, snapshot.seq) <= self._marks.get(peer, (-1, -1)):
+            return None
+        self._marks.pop(peer, None)
+        if len(self._peers) >= self._config.anti_entropy.peers_max:
+            silent = min(self._peers.values(), key=lambda known: (known.detector.heard_at, known.peer))
+            self._forget(silent, now=now)
+        known = Peer(peer, self._index.open(), self._config, incarnation=snapshot.incarnation, now=now)
+        self._peers[peer] = known
+        return known
+
+    def _in_life(self, peer: PeerId, incarnation: int) -> Peer | None:
+        """The peer in this incarnation, renewed if it is a new one; None if unknown or in a later one."""
+        known = self._peers.get(peer)
+        if known is None or incarnation < known.incarnation:
+            return None
+        if incarnation > known.incarnation:
+            self._index.empty(known.estimate)
+            known.renew(incarnation)
+        return known
+
+    def _forget(self, known: Peer, *, now: float) -> None:
+        """Drop a peer but for a mark, so that nothing that it said before can bring it back."""
+        del self._peers[known.peer]
+        self._index.close(known.estimate)
+        self.recent_work.forget(known.peer)
+        self._marks[known.peer] = (known.incarnation, known.seq)
+        if len(self._marks) > self._config.anti_entropy.peers_max:
+            del self._marks[next(iter(self._marks))]
+        self._changes.append(_change(known, "forgotten", now=now))
+
+    def _take_state(self, known: Peer, snapshot: Snapshot, *, now: float) -> None:
+        """All that `seq` orders."""
+        known.seq = snapshot.seq
+        known.addrs = snapshot.addrs
+        known.state = snapshot.state
+        known.reuse_tokens = max(1, snapshot.reuse_tokens)
+        known.pages = snapshot.pages
+        known.detector.heard(now=now, next_within_s=snapshot.next_within_s)
+        if snapshot.seq > known.load_seq:
+            known.load, known.load_seq = snapshot.load, snapshot.seq
+        known.paused_until = -inf
+        if snapshot.paused_for_s > 0.0:
+            known.paused_until = resume_at(
+                snapshot.paused_for_s,
+                self._config.push_back,
+                me=self.me,
+                peer=known.peer,
+                seq=snapshot.seq,
+                now=now,
+            )
+        known.weigh()
+
+    def _add_unsettled(self, peer: PeerId, tokens: int) -> None:
+        known = self._peers.get(peer)
+        if peer == self.me:
+            self.own_unsettled_tokens = max(0, self.own_unsettled_tokens + tokens)
+        elif known is not None:
+            known.unsettled_tokens = max(0, known.unsettled_tokens + tokens)
+            known.weigh()
+
+    # The pool
+
+    def _bound_pages(self, *, now: float) -> None:
+        """Keep the estimates within their pool: drop those that can never pay, then trim the largest."""
+        pages_max = self._config.anti_entropy.estimates_bytes_max // PAGE_BYTES
+        excess = self._index.page_count - pages_max
+        if excess <= 0:
+            return
+        for known in self._least_paying(now=now):
+            excess -= len(known.estimate.pages)
+            self._index.trim(known.estimate, 0)
+            if excess <= 0:
+                return
+        self._index.trim_all(pages_max)
+
+    def _least_paying(self, *, now: float) -> Iterator[Peer]:
+        """Whose cache could not even pay for the round trip if all of it were one prompt; worst first."""
+        prior = self._config.routing.prior_prefill_tokens_per_s
+        worth: list[tuple[float, PeerId]] = []
+        for known in self._peers.values():
+            s_per_token = known.prefill_s_per_token or 1.0 / prior
+            saved_s = len(known.estimate.pages) * self.page_size * s_per_token
+            usable = now < known.detector.suspect_at
+            worth.append((saved_s - known.detour_s if usable else -inf, known.peer))
+        return (self._peers[peer] for gain_s, peer in sorted(worth) if gain_s <= 0.0)
+
+
+def _change(known: Peer, status: PeerStatus | Literal["forgotten"], *, now: float) -> Change:
+    return Change(
+        peer=known.peer, status=status, before=known.reported, silence_s=now - known.detector.heard_at
+    )

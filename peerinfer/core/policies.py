@@ -1,0 +1,163 @@
+"""The policies: given what each usable node would cost, in which order to try them, and why.
+
+`longest-prefix` is the paper's Algorithm 1 line 5 to the letter; `local`, `round-robin` and `random` are
+baselines; `cost` is the default. Every policy is a pure function of a `Situation`; whatever order the
+options are in, the answer is the same. Nodes that must not be forwarded to are not among the options.
+
+`cost` in words: the cheapest node serves, but a peer only if that saves more than a margin. Nodes that
+differ by less than a small share of the prefill that even the cheapest has to do are as good as each
+other: among them the one with the least recent prefill work serves, so that cold prompts spread, and a
+prefix that every node holds (a common system prompt) decides nothing. Where a round trip is not small
+against that prefill, prompts stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import NamedTuple
+
+from peerinfer.config import RoutingConfig
+from peerinfer.core.recent_work import RecentWork
+from peerinfer.core.types import PeerId
+
+TARGETS_MAX = 32
+"""Targets that are ranked and kept with a decision; more than are ever tried."""
+
+
+class Candidate(NamedTuple):
+    """A node that could serve, and what was known of it. The order of the fields is the order of preference:
+    cost, this node, lesser load, peer id.
+
+    A plain tuple, since a decision builds and compares one for every peer: a frozen dataclass with an order
+    of its own takes four times as long.
+    """
+
+    cost_s: float
+    """Until the first token: round trip, transfer, wait and prefill."""
+    away: bool
+    """False for this node, True for a peer."""
+    wait_s: float
+    """Until its prefill would begin."""
+    peer: PeerId
+    matched_pages: int
+    expected_cached_tokens: int
+    prefill_s: float
+    """Of the tokens that are not expected to be cached."""
+    rtt_s: float
+    snapshot_age_s: float | None
+    """Since the peer last confirmed the tree that was matched; None for this node, or without a tree."""
+
+    @property
+    def is_me(self) -> bool:
+        """Whether this is the node that decides."""
+        return not self.away
+
+
+@dataclass(slots=True, kw_only=True)
+class Situation:
+    """All that a policy may look at."""
+
+    options: list[Candidate]
+    """Nodes that may serve, in no order that may matter; this one only if its engine is ready."""
+    mine: Candidate
+    """This node, ready or not."""
+    ready: bool
+    prompt_tokens: int | None
+    recent_work: RecentWork
+    config: RoutingConfig
+    turn: int
+    draw: float
+
+
+Choice = tuple[list[Candidate], str]
+"""Candidates, best first, and a short reason for people."""
+
+
+def longest_prefix(situation: Situation) -> Choice:
+    """k ← argmax_j PrefixMatch(r, T̂rie_j) (line 5). Ties: self, the lesser load, the peer id."""
+    if situation.prompt_tokens is None:
+        return least_load(situation)
+    ranked = nsmallest(
+        TARGETS_MAX,
+        situation.options,
+        key=lambda option: (-option.matched_pages, option.away, option.wait_s, option.peer),
+    )
+    if ranked[0].matched_pages == 0:
+        return ranked, "no cached prefix anywhere"
+    cached = ranked[0].expected_cached_tokens
+    return ranked, f"longest cached prefix: {cached} of {situation.prompt_tokens} tokens"
+
+
+def cost(situation: Situation) -> Choice:
+    """The cheapest node, as the module's docstring tells."""
+    if situation.prompt_tokens is None:
+        return least_load(situation)
+    config = situation.config
+    best = min(situation.options)
+    slack_s = config.cold_round_trip_share_max * best.prefill_s - config.forward_margin_s
+    if slack_s > 0.0:
+        limit_s = best.cost_s + slack_s
+        equal = [option for option in situation.options if option.cost_s <= limit_s]
+        if len(equal) > 1:
+            tokens = situation.recent_work.tokens
+            chosen = min(equal, key=lambda option: (tokens(option.peer), option))
+            kind = "equally cached" if best.expected_cached_tokens else "cold"
+            return _before_others(chosen, situation), f"{kind}, placed on the least busy node"
+    return _unless_here(best, situation)
+
+
+def least_load(situation: Situation) -> Choice:
+    """Without tokens nothing is known of prefixes: the shortest round trip and wait, here if in doubt."""
+    ranked, _ = _unless_here(min(situation.options), situation)
+    return ranked, "untokenised"
+
+
+def local(situation: Situation) -> Choice:
+    """Here, always: no routing."""
+    return [situation.mine], "routing is off"
+
+
+def round_robin(situation: Situation) -> Choice:
+    """Each node in turn, by peer id."""
+    return _rotated(situation.options, situation.turn), "round-robin"
+
+
+def random(situation: Situation) -> Choice:
+    """Any node, all equally likely."""
+    return _rotated(situation.options, int(situation.draw * len(situation.options))), "random"
+
+
+POLICIES: dict[str, Callable[[Situation], Choice]] = {
+    "cost": cost,
+    "longest-prefix": longest_prefix,
+    "local": local,
+    "round-robin": round_robin,
+    "random": random,
+}
+"""By the names that the config and `x-peerinfer-policy` use."""
+
+
+def _unless_here(best: Candidate, situation: Situation) -> Choice:
+    """The best option, unless it saves too little against serving here."""
+    mine = situation.mine
+    if not situation.ready:
+        return _before_others(best, situation), "own engine is not ready"
+    saved_s = mine.cost_s - best.cost_s
+    if saved_s > situation.config.forward_margin_s:
+        return _before_others(best, situation), f"peer saves {saved_s:.3g} s"
+    return _before_others(mine, situation), "no peer is cheaper by the margin"
+
+
+def _before_others(first: Candidate, situation: Situation) -> list[Candidate]:
+    """One option, then the others by cost."""
+    ranked = nsmallest(TARGETS_MAX, situation.options)
+    return [first, *(option for option in ranked if option is not first)]
+
+
+def _rotated(options: list[Candidate], start: int) -> list[Candidate]:
+    """Candidates by peer id, from the `start`-th on."""
+    ordered = sorted(options, key=lambda option: option.peer)
+    first = start % len(ordered)
+    return (ordered[first:] + ordered[:first])[:TARGETS_MAX]

@@ -1,0 +1,174 @@
+"""getBestNode: where a request is to run, best target first (Algorithm 1, line 5; paper §3.2, §3.3).
+
+One synchronous call that reads the view and changes nothing: no await lies between looking and choosing,
+so a decision is atomic. It yields a list, since §3.3 needs the next best when the best fails. This node is
+always in it: whatever is wrong with the swarm, a request can be served here. Suspect (§3.3), paused (§3.2),
+loading and draining peers are left out, with the reason. Which target is best is the policy's matter
+(core/policies.py); what each would cost is computed here.
+
+What is expected to be cached is at most ⌊(n−1)/page⌋ pages, since the last token is always computed, and
+a multiple of what the engine there can reuse. An engine reuses no less than we expect; the rest is luck.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peerinfer.config import RoutingConfig
+from peerinfer.core.cost_model import slot_wait_s, transfer_s
+from peerinfer.core.peer import Peer, PeerStatus
+from peerinfer.core.peer_view import PeerView
+from peerinfer.core.policies import POLICIES, TARGETS_MAX, Candidate, Situation
+from peerinfer.core.types import Load, PageKey, PeerId
+
+__all__ = ["Candidate", "OwnState", "Prompt", "Ranking", "rank"]
+
+SKIPPED_MAX = 32
+"""Unusable peers that are kept with a decision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnState:
+    """This node as a candidate."""
+
+    load: Load
+    ready: bool
+    reuse_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What a request's routing depends on."""
+
+    keys: tuple[PageKey, ...]
+    """Its whole pages."""
+    tokens: int | None
+    """None: it could not be tokenised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """A decision: whom to try, in order, and why."""
+
+    targets: tuple[Candidate, ...]
+    """Best first, this node always among them: the last one if its engine is not ready."""
+    skipped: tuple[tuple[PeerId, str], ...]
+    """Peers that must not be forwarded to now, by id, each with the reason."""
+    reason: str
+
+
+def rank(
+    view: PeerView,
+    prompt: Prompt,
+    own: OwnState,
+    *,
+    policy: str,
+    config: RoutingConfig,
+    now: float,
+    turn: int,
+    draw: float,
+) -> Ranking:
+    """The targets for a request. Raises ValueError for an unknown policy.
+
+    `turn` counts requests and `draw` is uniform in [0, 1): what round-robin and random need, since the
+    core has neither memory nor randomness of its own.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
+    weighing = _Weighing(view, prompt, own, config)
+    mine = weighing.mine()
+    options, skipped = weighing.peers(now)
+    if own.ready:
+        options.append(mine)
+    if not options:
+        options.append(mine)  # whoever is asked must say so
+    chosen, reason = POLICIES[policy](
+        Situation(
+            options=options,
+            mine=mine,
+            ready=own.ready,
+            prompt_tokens=prompt.tokens,
+            recent_work=view.recent_work,
+            config=config,
+            turn=turn,
+            draw=draw,
+        )
+    )
+    if mine not in chosen:
+        chosen[TARGETS_MAX - 1 :] = [mine]
+    return Ranking(
+        targets=tuple(chosen),
+        skipped=_reasons(skipped, now),
+        reason=reason,
+    )
+
+
+class _Weighing:
+    """One prompt, weighed at every node."""
+
+    def __init__(self, view: PeerView, prompt: Prompt, own: OwnState, config: RoutingConfig) -> None:
+        self._view, self._keys, self._own, self._config = view, prompt.keys, own, config
+        self._tokens = prompt.tokens or 0
+        self._cacheable_tokens = max(0, self._tokens - 1) // view.page_size * view.page_size
+        rate = own.load.prefill_tokens_per_s or view.typical_prefill_tokens_per_s()
+        # A node that has measured nothing yet counts as this one, and this one as its peers: nobody may
+        # look fast, and attract everything, because it is new.
+        self._s_per_token = 1.0 / (rate or config.prior_prefill_tokens_per_s)
+
+    def mine(self) -> Candidate:
+        """This node: no round trip, an exact tree, the load of this moment."""
+        own, view, s_per_token = self._own, self._view, self._s_per_token
+        matched = view.own.match_prefix(self._keys)
+        expected = min(matched * view.page_size, self._cacheable_tokens)
+        expected -= expected % own.reuse_tokens
+        prefill_s = (self._tokens - expected) * s_per_token
+        ahead_tokens = own.load.queued_prefill_tokens + view.own_unsettled_tokens
+        wait_s = slot_wait_s(own.load, self._config) + ahead_tokens * s_per_token
+        cost_s = wait_s + prefill_s
+        return Candidate(cost_s, False, wait_s, view.me, matched, expected, prefill_s, 0.0, None)
+
+    def peers(self, now: float) -> tuple[list[Candidate], list[Peer]]:
+        """The peers that can be forwarded to, and those that cannot. The hot loop of a decision."""
+        matches = self._view.match_estimates(self._keys)
+        page_size, cacheable_tokens = self._view.page_size, self._cacheable_tokens
+        tokens, own_s_per_token = self._tokens, self._s_per_token
+        sent_s = transfer_s(tokens)
+        options: list[Candidate] = []
+        skipped: list[Peer] = []
+        for peer in self._view.candidates():
+            if not peer.usable_from <= now < peer.detector.suspect_at:
+                skipped.append(peer)
+                continue
+            matched = matches[peer.estimate.slot]
+            expected = matched * page_size
+            if expected > cacheable_tokens:
+                expected = cacheable_tokens
+            if peer.reuse_tokens > 1:
+                expected -= expected % peer.reuse_tokens
+            s_per_token = peer.prefill_s_per_token or own_s_per_token
+            prefill_s = (tokens - expected) * s_per_token
+            wait_s = peer.slot_wait_s + peer.ahead_tokens * s_per_token
+            rtt_s = peer.detour_s
+            cost_s = rtt_s + sent_s + wait_s + prefill_s
+            age_s = None if peer.confirmed_at is None else now - peer.confirmed_at
+            options.append(
+                Candidate(cost_s, True, wait_s, peer.peer, matched, expected, prefill_s, rtt_s, age_s)
+            )
+        return options, skipped
+
+
+def _reasons(skipped: list[Peer], now: float) -> tuple[tuple[PeerId, str], ...]:
+    """Why each of these peers was left out."""
+    if not skipped:
+        return ()
+    first = sorted(skipped, key=lambda peer: peer.peer)[:SKIPPED_MAX]
+    return tuple([(peer.peer, _reason(peer, now)) for peer in first])
+
+
+def _reason(peer: Peer, now: float) -> str:
+    status = peer.status(now=now)
+    if status is PeerStatus.SUSPECT:
+        return f"suspect: last heard of {now - peer.detector.heard_at:.1f} s ago"
+    if status is PeerStatus.PAUSED:
+        return f"paused for another {peer.usable_from - now:.1f} s"
+    return str(status)
