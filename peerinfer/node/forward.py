@@ -88,7 +88,7 @@ class _Exchange:
         except trio.TooSlowError:
             self.over = True
             now = trio.current_time()
-            self._node.view.refused(self._peer, wait_s=silent_after_s, now=now)
+            self._node.view.unanswered(self._peer, wait_s=silent_after_s, now=now)
             raise TargetFailedError("timeout") from None
         except PeerLostError:
             self.over = True

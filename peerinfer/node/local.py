@@ -23,7 +23,7 @@ CLIENT_QUEUE_FACTOR = 4
 
 @asynccontextmanager
 async def run_infer(
-    node: Context, request: InferRequest, prompt: Prompt
+    node: Context, request: InferRequest, prompt: Prompt, *, expected_cached_tokens: int
 ) -> AsyncIterator[AsyncIterator[Chunk | End]]:
     """Serve a client's request on this node's engine.
 
@@ -38,10 +38,17 @@ async def run_infer(
             code="overloaded",
             retry_after_s=1.0,
         )
-    async with node.engine.run_infer(request) as chunks:
+    uncached = (prompt.tokens or 0) - expected_cached_tokens
+    node.view.forwarded(node.me, uncached)  # at once, as for a peer: other decisions must see it
+    try:
+        async with node.engine.run_infer(request) as chunks:
+            node.view.settled(node.me, uncached)  # the engine's load tells it from here on
+            uncached = 0
+            node.load_changed()
+            yield _relay(node, prompt, chunks)
+    finally:
+        node.view.settled(node.me, uncached)
         node.load_changed()
-        yield _relay(node, prompt, chunks)
-    node.load_changed()
 
 
 async def _relay(

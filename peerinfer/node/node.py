@@ -98,6 +98,10 @@ class Node:
         """What this node's engine is."""
         return self._context.engine.info
 
+    def addrs(self) -> tuple[str, ...]:
+        """Multiaddrs, with `/p2p/…`, under which others can join through this node."""
+        return self._context.overlay.addrs()
+
     @property
     def ready(self) -> bool:
         """Whether a completion would be answered, here or through a peer."""

@@ -125,7 +125,9 @@ async def _begin(
     async with AsyncExitStack() as attempt:
         if k.is_me:  # line 6
             # Lines 7-13: the engine makes room, infers, updates its KV cache; its events update the tree.
-            chunks = await attempt.enter_async_context(run_infer(node, request, prompt))
+            chunks = await attempt.enter_async_context(
+                run_infer(node, request, prompt, expected_cached_tokens=k.expected_cached_tokens)
+            )
         else:  # line 14
             # Lines 15-18: send, wait for the ack, and on success update the estimate of k's tree.
             chunks = await attempt.enter_async_context(send_request(node, r, prompt, k))

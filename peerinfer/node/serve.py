@@ -49,14 +49,14 @@ async def serve_call(node: Context, call: Call, opening: Request | Ask) -> None:
 
 def _answer_ask(node: Context, call: Call, ask: Ask) -> Wait:
     """The true wait here, and what this node knows of the asker."""
-    stamp, record = node.stamp(), node.view.get(call.peer)
+    stamp = node.stamp()
     return Wait(
         id=ask.id,
         wait_s=node.own_wait_s(),
         incarnation=stamp.incarnation,
         seq=stamp.seq,
         load=node.engine.load(),
-        known_incarnation=record.incarnation if record else 0,
+        known_incarnation=node.view.known_incarnation(call.peer),
     )
 
 

@@ -1,0 +1,48 @@
+"""Which engine a node serves through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peerinfer.config import EngineConfig
+from peerinfer.node.ports import Engine, EngineError, Tokenizer
+
+
+def build_engine(config: EngineConfig) -> tuple[Engine, Tokenizer]:
+    """The engine that the config asks for, and its tokeniser; nothing is loaded yet.
+
+    Imports are local: a node loads the libraries of the engine it has, and no others.
+    """
+    match config.kind:
+        case "simulated":
+            from peerinfer.engine.simulated import SimulatedEngine
+
+            simulated = SimulatedEngine(
+                model=config.model or "simulated",
+                page_size=config.page_size,
+                capacity_pages=config.cache_tokens // config.page_size,
+                slots=config.slots,
+                context_tokens=config.context_tokens,
+                prefill_tokens_per_s=config.simulated_prefill_tokens_per_s,
+                decode_tokens_per_s=config.simulated_decode_tokens_per_s,
+                overhead_s=config.simulated_overhead_s,
+            )
+            return simulated, simulated.tokenizer
+        case "embedded" | "auto":
+            return _embedded(config)
+        case other:
+            raise EngineError(f"there is no engine {other!r}; choose auto, embedded or simulated")
+
+
+def _embedded(config: EngineConfig) -> tuple[Engine, Tokenizer]:
+    from peerinfer.engine.embedded import EmbeddedEngine
+    from peerinfer.engine.model_store import default_model_path
+
+    embedded = EmbeddedEngine(
+        model=Path(config.model) if config.model else default_model_path(),
+        page_size=config.page_size,
+        capacity_tokens=config.cache_tokens,
+        slots=config.slots,
+        context_tokens=config.context_tokens,
+    )
+    return embedded, embedded.tokenizer
