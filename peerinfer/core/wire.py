@@ -22,7 +22,7 @@ from peerinfer.core.types import Load
 ITEMS_MAX = 256
 """Data items in a payload: each map, key, array, string and number is one."""
 DEPTH_MAX = 8
-"""Maps and arrays within each other."""
+"""The maps and arrays that a data item may be inside of."""
 UINT_MAX = 2**53 - 1
 """The largest counter or size: what JSON and JavaScript still carry exactly."""
 RATE_MAX = 1e9
