@@ -76,7 +76,7 @@ def run_async(
     try:
         return trio.run(function, *arguments)
     except BaseExceptionGroup as group:
-        leaves = list(_leaves(group))
+        leaves = list(leaves_of(group))
         for kind in (KeyboardInterrupt, click.ClickException, BrokenPipeError):
             for leaf in leaves:
                 if isinstance(leaf, kind):
@@ -84,9 +84,10 @@ def run_async(
         raise
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
+def leaves_of(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group, however deep; an error that is no group is its own leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from leaves_of(each)
+    else:
+        yield error

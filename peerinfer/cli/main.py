@@ -7,6 +7,8 @@ import click
 from peerinfer import __version__
 from peerinfer.cli.demo import demo
 from peerinfer.cli.errors import OneLineGroup
+from peerinfer.cli.model import model
+from peerinfer.cli.serve import join, serve
 from peerinfer.cli.show import ask, peers, status
 
 
@@ -22,7 +24,7 @@ def peerinfer() -> None:
     """
 
 
-for command in (demo, ask, status, peers):
+for command in (serve, join, demo, ask, status, peers, model):
     peerinfer.add_command(command)
 
 

@@ -10,14 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from peerinfer.api.validate import POLICIES
 from peerinfer.cli.addresses import HostPort, checked, parse_host_port, parse_join, parse_listen
 from peerinfer.cli.config_file import base_config, config_option
-from peerinfer.config import Config, HttpConfig
+from peerinfer.cli.errors import CommandError
+from peerinfer.config import (
+    AntiEntropyConfig,
+    Config,
+    EngineConfig,
+    HttpConfig,
+    OverlayConfig,
+    RoutingConfig,
+)
+from peerinfer.core.policies import POLICIES
+
+Section = TypeVar("Section", RoutingConfig, AntiEntropyConfig, OverlayConfig, EngineConfig, HttpConfig)
 
 ENGINES = ("auto", "embedded", "simulated")
 POLL_INTERVAL_S = (0.02, 300.0)  # paper §5: the range of Δ_poll that it tries
@@ -29,13 +39,8 @@ class NodeOptions:
     """One node, as it was asked for."""
 
     config: Config
-    engine: str
-    model: str | None
-    """A name or a path; None for the engine's default."""
-    page_size: int | None
-    """None for the engine's default."""
     data_dir: Path | None
-    """None for the default, which goes by the HTTP port."""
+    """None for the default."""
     as_json: bool
     until_stdin_closes: bool
 
@@ -59,9 +64,9 @@ def collect(
     base: Config,
     *,
     listen: tuple[str, ...],
-    http: HostPort | None,
+    http: HostPort | None = None,
     addrs: tuple[str, ...] = (),
-    engine: str = "auto",
+    engine: str | None = None,
     model: str | None = None,
     policy: str | None = None,
     poll_interval: float | None = None,
@@ -72,31 +77,33 @@ def collect(
     until_stdin_closes: bool,
 ) -> NodeOptions:
     """The options over the config file's tables."""
-    overlay = replace(base.overlay, join=addrs or base.overlay.join)
-    if listen:
-        overlay = replace(overlay, listen=listen)
     http_config = replace(base.http, port_is_default=base.http.port == HttpConfig().port)
     if http is not None:
-        http_config = replace(base.http, host=http.host, port=http.port, port_is_default=False)
-    if allow_overrides is not None:
-        http_config = replace(http_config, allow_overrides=allow_overrides)
-    routing, anti_entropy = base.routing, base.anti_entropy
-    if policy is not None:
-        routing = replace(routing, policy=policy)
-    if poll_interval is not None:
-        anti_entropy = replace(anti_entropy, poll_interval_s=poll_interval)
+        http_config = replace(http_config, host=http.host, port=http.port, port_is_default=False)
+    config = Config(
+        routing=_set(base.routing, policy=policy),
+        anti_entropy=_set(base.anti_entropy, poll_interval_s=poll_interval),
+        push_back=base.push_back,
+        request=base.request,
+        overlay=_set(base.overlay, listen=listen or None, join=addrs or None),
+        engine=_set(base.engine, kind=engine, model=model, page_size=page_size),
+        http=_set(http_config, allow_overrides=allow_overrides),
+    )
+    if config.routing.policy not in POLICIES:
+        known = ", ".join(POLICIES)
+        raise CommandError(f"[routing] policy: there is no '{config.routing.policy}'; known are {known}")
     return NodeOptions(
-        config=replace(base, overlay=overlay, http=http_config, routing=routing, anti_entropy=anti_entropy),
-        engine=engine,
-        model=model,
-        page_size=page_size,
-        data_dir=data_dir,
-        as_json=as_json,
-        until_stdin_closes=until_stdin_closes,
+        config=config, data_dir=data_dir, as_json=as_json, until_stdin_closes=until_stdin_closes
     )
 
 
-addrs_argument = click.argument("addrs", nargs=-1, metavar="ADDR...", callback=checked(parse_join))
+def _set(section: Section, **values: object) -> Section:
+    """The section with those of the values that were given."""
+    given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    return replace(section, **given)
+
+
+addrs_argument = click.argument("addrs", nargs=-1, metavar="[ADDR]...", callback=checked(parse_join))
 
 _DEFAULTS = Config()
 
@@ -109,6 +116,16 @@ _COMMON: list[Callable[..., Any]] = [
         help=f"Where peers reach this node; may be repeated.  [default: {_DEFAULTS.overlay.listen[0]}]",
     ),
     click.option(
+        "--data-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Identity and known peers; locked.  [default: one per HTTP port]",
+    ),
+    config_option,
+]
+
+_ENGINE: list[Callable[..., Any]] = [
+    click.option(
         "--http",
         metavar="HOST:PORT",
         callback=checked(parse_host_port),
@@ -116,26 +133,15 @@ _COMMON: list[Callable[..., Any]] = [
         " or the next free port]",
     ),
     click.option(
-        "--data-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        metavar="DIR",
-        help="Identity and known peers.  [default: a directory per HTTP port]",
-    ),
-    config_option,
-]
-
-_ENGINE: list[Callable[..., Any]] = [
-    click.option(
         "--engine",
         type=click.Choice(ENGINES),
-        default="auto",
-        show_default=True,
-        help="What computes: llama.cpp on the CPU, or nothing real. `auto` takes embedded.",
+        help="llama.cpp on the CPU (embedded), or no model at all (simulated); auto is the best there is."
+        f"  [default: {_DEFAULTS.engine.kind}]",
     ),
     click.option("--model", metavar="NAME_OR_PATH", help="The model.  [default: SmolLM2-135M-Instruct]"),
     click.option(
         "--policy",
-        type=click.Choice(POLICIES),
+        type=click.Choice(tuple(POLICIES)),
         help=f"How a target is chosen.  [default: {_DEFAULTS.routing.policy}]",
     ),
     click.option(
@@ -149,7 +155,7 @@ _ENGINE: list[Callable[..., Any]] = [
         "--page-size",
         type=click.IntRange(*PAGE_SIZES),
         metavar="TOKENS",
-        help="Tokens per cache page; the same on all nodes.  [default: 16]",
+        help=f"Tokens per cache page; the same on all nodes.  [default: {_DEFAULTS.engine.page_size}]",
     ),
     click.option(
         "--allow-overrides/--no-allow-overrides",

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import click
 from rich.console import Console
 
 ADDRS_SHOWN_MAX = 4
@@ -37,6 +38,14 @@ class Ready:
     engine: str | None
     """None for a bootstrap peer."""
     engine_state: str | None = None
+
+
+def show_ready(ready: Ready, *, as_json: bool) -> None:
+    """Print it to stdout, for programs or for people."""
+    if as_json:
+        click.echo(ready_json(ready))
+    else:
+        print_ready(Console(highlight=False, soft_wrap=True), ready)
 
 
 def ready_json(ready: Ready) -> str:

@@ -1,0 +1,120 @@
+"""`serve` and `join`: run one node until it is stopped.
+
+A node that is stopped by a signal ends with status 0: that is what was asked for.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import trio
+
+from peerinfer import __version__
+from peerinfer.cli.data_dir import default_data_dir, lock
+from peerinfer.cli.errors import CommandError, leaves_of, run_async
+from peerinfer.cli.event_log import log_to_stderr
+from peerinfer.cli.model import find_model
+from peerinfer.cli.node_options import NodeOptions, addrs_argument, node_options
+from peerinfer.cli.ready import Ready, show_ready
+from peerinfer.cli.stopping import until_stopped
+from peerinfer.config import Config, EngineConfig
+from peerinfer.node.ports import EngineError
+
+if TYPE_CHECKING:  # libp2p takes a second to import, and `--help` needs none of it
+    from peerinfer.app import Peer
+
+
+@click.command()
+@node_options(engine=True)
+def serve(options: NodeOptions) -> None:
+    """Start a node: the first of a swarm, or one that others are told of later.
+
+    Once its HTTP face answers it prints how to use it, and the `peerinfer join …` line for other machines.
+    Ctrl-C stops it.
+    """
+    run_node(options)
+
+
+@click.command()
+@addrs_argument
+@node_options(engine=True)
+def join(options: NodeOptions) -> None:
+    """Start a node and join the swarm of the peers at ADDR…
+
+    One peer is enough: the others are found through it. A peer that does not answer is tried for ever, and
+    the node serves alone meanwhile. Ctrl-C stops it.
+    """
+    if not options.config.overlay.join:
+        raise CommandError("whom to join? Give the address that `peerinfer serve` printed on another machine")
+    run_node(options)
+
+
+def run_node(options: NodeOptions) -> None:
+    """Run a node with an engine until it is stopped. Raises `CommandError`."""
+    from peerinfer.api.server import ListenError, open_listener
+
+    config = replace(options.config, engine=find_engine(options.config.engine))
+    try:
+        listening = open_listener(config.http)
+    except ListenError as error:
+        raise CommandError(str(error)) from None
+    with listening, lock(options.data_dir or default_data_dir(listening.getsockname()[1])) as data_dir:
+        log_to_stderr()
+        run_async(_run, options, config, data_dir, listening)
+
+
+def find_engine(engine: EngineConfig) -> EngineConfig:
+    """The engine with the file of its model. Raises `CommandError`."""
+    if engine.kind not in ("auto", "embedded"):
+        return engine
+    return replace(engine, model=str(find_model(engine.model or None)))
+
+
+async def _run(options: NodeOptions, config: Config, data_dir: Path, listening: socket.socket) -> None:
+    async with until_stopped(stdin=options.until_stdin_closes), _peer(config, data_dir, listening) as peer:
+        status = peer.node.status()
+        ready = Ready(
+            version=__version__,
+            peer_id=peer.node.peer_id,
+            addrs=peer.addrs,
+            http=peer.http_url,
+            model=peer.node.info.model,
+            engine=peer.node.info.kind,
+            engine_state=str(status["engine_state"]),
+        )
+        show_ready(ready, as_json=options.as_json)
+        await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def _peer(config: Config, data_dir: Path, listening: socket.socket) -> AsyncIterator[Peer]:
+    """A peer that runs; what keeps it from starting is a `CommandError`."""
+    from peerinfer.app import run_peer
+
+    async with AsyncExitStack() as stack:
+        with starting():
+            peer = await stack.enter_async_context(run_peer(config, data_dir=data_dir, listening=listening))
+        yield peer
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """What may keep a node from starting becomes a `CommandError` that says so."""
+    from peerinfer.overlay.addresses import AddressInUseError
+    from peerinfer.overlay.identity import IdentityError
+
+    try:
+        yield
+    except Exception as error:
+        for leaf in leaves_of(error):
+            if isinstance(leaf, AddressInUseError):
+                raise CommandError(f"{leaf.strerror}: choose another with --listen") from None
+            if isinstance(leaf, EngineError | IdentityError | ValueError):
+                raise CommandError(str(leaf)) from None
+        raise
