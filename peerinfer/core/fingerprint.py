@@ -23,8 +23,6 @@ HELLO_FORMAT = 1
 HELLO_FIELDS_MAX = 32
 FIELD_NAME_CHARS_MAX = 64
 FIELD_VALUE_CHARS_MAX = 512
-HELLO_OVERHEAD_BYTES_MAX = 32 * 1024
-"""What a hello may have beyond its snapshot's `snapshot_bytes_max`."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # would let a peer write on our terminal
 
 

@@ -32,10 +32,10 @@ from peerinfer.core.frames import (
 from peerinfer.core.types import Endpoint, Load, Usage
 from peerinfer.core.wire import ID_CHARS_MAX, Fields, clamped, is_label, load_fields, read_map, whole
 
-FRAME_BYTES_MAX = 16 * 1024 * 1024 + 64 * 1024
-"""The longest frame of the protocol. A node may accept less: its longest request body, and this overhead."""
 FRAME_OVERHEAD_BYTES_MAX = 64 * 1024
 """What a request frame may have beyond its body."""
+FRAME_BYTES_MAX = 16 * 1024 * 1024 + FRAME_OVERHEAD_BYTES_MAX
+"""The longest frame of the protocol. A node may read less: its own longest request body and the overhead."""
 SECONDS_MAX = 7 * 24 * 3600.0
 MESSAGE_CHARS_MAX = 1024
 CODE_CHARS_MAX = 256

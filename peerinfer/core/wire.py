@@ -109,11 +109,9 @@ class Fields:
             raise WireError(f"{name}: not a whole number from {least} to {most}")
         return value
 
-    def real(self, name: str, *, least: float = 0.0, most: float, default: float | None = None) -> float:
+    def real(self, name: str, *, least: float = 0.0, most: float) -> float:
         """A finite number; a whole one counts, since some encoders write 1.0 as 1."""
         value = self._fields.get(name)
-        if value is None:
-            value = default
         if type(value) is int:
             value = float(value)
         if type(value) is not float or not least <= value <= most:

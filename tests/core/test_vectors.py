@@ -75,6 +75,17 @@ def test_every_kind_of_frame_has_a_vector() -> None:
     assert {case["t"] for case in stored} == set(kinds)
 
 
+def test_the_document_names_every_field() -> None:
+    """Goal: docs/protocol.md does not fall behind. Method: each name on the wire is in it, as code."""
+    document = (VECTORS.parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    names: set[str] = set()
+    for file_name in ("frames.json", "snapshots.json", "hello.json"):
+        for case in json.loads((VECTORS / file_name).read_text(encoding="utf-8")):
+            fields = cbor2.loads(bytes.fromhex(case["wire"]))
+            names |= set(fields) | set(fields.get("load") or {}) | set(fields.get("usage") or {})
+    assert {name for name in names if f"`{name}`" not in document} == set()
+
+
 @pytest.mark.parametrize("case", cases("snapshots.json"))
 def test_snapshots_are_the_vectors(case: dict[str, Any]) -> None:
     wire = bytes.fromhex(case["wire"])

@@ -32,14 +32,12 @@ from peerinfer.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from peerinfer.core.types import Load, NodeState, PageKey, Usage
 
 FIELDS = {
-    "chat_template": "5f0c7b1f2f7f6b7d",
-    "format": "1",
-    "model_config": "93a1c4e20b9d3f11",
-    "page_size": "16",
-    "quantisation": "Q8_0",
-    "salt": "open",
     "tokenizer": "0d2a6b8e4c1f7a35",
-    "weights": "SmolLM2-135M-Instruct",
+    "chat_template": "5f0c7b1f2f7f6b7d",
+    "config": "93a1c4e20b9d3f11",
+    "weights": "SmolLM2-135M-Instruct Q8_0",
+    "page_size": "16",
+    "format": "1",
 }
 BUSY = Load(
     running=2,
