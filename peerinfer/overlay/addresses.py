@@ -1,0 +1,165 @@
+"""Multiaddrs: what may be listened on, dialled and told to others.
+
+Never an unspecified or a multicast address, and no loopback unless this node is on loopback itself:
+whoever learned one would dial itself. What people type is answered with a message that they can act
+on; what peers announce is filtered without a word.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import trio
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+from multiaddr.utils import get_network_addrs
+
+from peerinfer.core.types import PeerId
+
+ADDRESSES_PER_PEER_MAX = 8
+"""As many as a snapshot carries."""
+
+_IP = ("ip4", "ip6")
+_DNS = ("dns4", "dns6", "dns")
+
+
+class AddressInUseError(OSError):
+    """Somebody listens there already."""
+
+
+def parse_peer_address(text: str) -> tuple[PeerId, str]:
+    """The peer id and the address, without `/p2p/…`, of a peer to join through.
+
+    Raises:
+        ValueError: with a message for the person who typed it.
+    """
+    parts = _parse(text)
+    if [name for name, _ in parts[2:]] != ["p2p"]:
+        raise ValueError(f"{text}: the address of a peer ends with its id: /ip4/…/tcp/…/p2p/12D3…")
+    _check_transport(text, parts, listening=False)
+    try:
+        peer = ID.from_string(parts[2][1]).to_base58()
+    except ValueError:
+        raise ValueError(f"{text}: {parts[2][1]} is no peer id") from None
+    return PeerId(peer), _join(parts[:2])
+
+
+def parse_listen_address(text: str) -> str:
+    """An address to listen on.
+
+    Raises:
+        ValueError: with a message for the person who typed it.
+    """
+    parts = _parse(text)
+    if len(parts) != 2:
+        raise ValueError(f"{text}: an address to listen on is /ip4/…/tcp/… or /ip6/…/tcp/…, and nothing more")
+    _check_transport(text, parts, listening=True)
+    return _join(parts)
+
+
+def check_free(addr: str) -> None:
+    """Raise `AddressInUseError` if somebody listens on this TCP address.
+
+    The library listens with SO_REUSEPORT, so that a second process would start silently and take half of
+    the connections. A socket without that option cannot share the address.
+    """
+    (family, host), (_, port) = _parse(addr)
+    if port == "0":
+        return
+    with socket.socket(socket.AF_INET6 if family == "ip6" else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
+        if family == "ip6":
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            raise AddressInUseError(error.errno, f"cannot listen on {addr}: {error.strerror}") from error
+
+
+def advertised(listening: Iterable[str]) -> list[str]:
+    """What others are told of the addresses listened on: a wildcard becomes this machine's LAN addresses.
+
+    A machine without any network advertises loopback, where its own other nodes find it.
+    """
+    found: list[str] = []
+    for addr in listening:
+        (family, host), (_, port) = _parse(addr)
+        if ipaddress.ip_address(host).is_unspecified:
+            hosts = _interfaces(6 if family == "ip6" else 4)
+        else:
+            hosts = [host]
+        found += [f"/{family}/{each}/tcp/{port}" for each in hosts]
+    return list(dict.fromkeys(found))
+
+
+def on_loopback(addrs: Sequence[str]) -> bool:
+    """Whether a node with these addresses can only be reached from its own machine."""
+    return bool(addrs) and all(ipaddress.ip_address(_parse(addr)[0][1]).is_loopback for addr in addrs)
+
+
+def dialable(addrs: Iterable[str], *, loopback: bool) -> tuple[str, ...]:
+    """The addresses worth dialling among those that a peer announced, without `/p2p/…`; a few at most."""
+    found = (_dialable(addr, loopback=loopback) for addr in addrs)
+    return tuple(dict.fromkeys(addr for addr in found if addr))[:ADDRESSES_PER_PEER_MAX]
+
+
+async def resolve(addr: str) -> list[Any]:
+    """The library's form of an address, one for each IP that a name stands for. Raises OSError."""
+    (kind, host), (_, port) = _parse(addr)
+    if kind in _IP:
+        return [Multiaddr(addr)]
+    family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(kind, socket.AF_UNSPEC)
+    found = await trio.socket.getaddrinfo(host, int(port), family, socket.SOCK_STREAM)
+    ips = dict.fromkeys((info[0], str(info[4][0])) for info in found)
+    return [
+        Multiaddr(f"/{'ip6' if family == socket.AF_INET6 else 'ip4'}/{ip}/tcp/{port}") for family, ip in ips
+    ]
+
+
+def _dialable(addr: str, *, loopback: bool) -> str | None:
+    try:
+        parts = _parse(addr)
+        _check_transport(addr, parts, listening=False)
+    except ValueError:
+        return None
+    kind, host = parts[0]
+    if [name for name, _ in parts[2:]] not in ([], ["p2p"]):
+        return None
+    if kind in _IP:
+        ip = ipaddress.ip_address(host)
+        if ip.is_link_local or (ip.is_loopback and not loopback):
+            return None
+    return _join(parts[:2])
+
+
+def _check_transport(text: str, parts: list[tuple[str, str]], *, listening: bool) -> None:
+    """The first two parts: a host of this kind, and a TCP port."""
+    hosts = _IP if listening else _IP + _DNS
+    kind, host = parts[0]
+    if kind not in hosts or len(parts) < 2 or parts[1][0] != "tcp":
+        raise ValueError(f"{text}: only {', '.join(f'/{each}' for each in hosts)} with /tcp are supported")
+    if kind in _IP and ipaddress.ip_address(host).is_multicast:
+        raise ValueError(f"{text}: a multicast address is no peer")
+    if not listening and kind in _IP and ipaddress.ip_address(host).is_unspecified:
+        raise ValueError(f"{text}: {host} is where a node listens, not where it can be reached")
+    if not listening and parts[1][1] == "0":
+        raise ValueError(f"{text}: port 0 is for listening")
+
+
+def _parse(text: str) -> list[tuple[str, str]]:
+    """Names and values of a multiaddr's parts."""
+    try:
+        return [(protocol.name, value) for protocol, value in Multiaddr(text).items()]
+    except Exception as error:  # the library raises whatever its parsers of the parts raise
+        raise ValueError(f"{text}: this is no multiaddr ({error})") from error
+
+
+def _join(parts: list[tuple[str, str]]) -> str:
+    return "".join(f"/{name}/{value}" for name, value in parts)
+
+
+def _interfaces(version: int) -> list[str]:
+    return get_network_addrs(version) or (["127.0.0.1"] if version == 4 else ["::1"])

@@ -1,0 +1,194 @@
+"""Who is dialled, and when.
+
+Given addresses are dialled for ever, with backoff. Addresses that were learned (announced by their
+peer, or found on the way) are dialled at a limited rate, and given up when their peer has not been
+heard of for minutes. A lost link is tried again within a second. There is one log line per change of a
+peer's state, not one per try. Time is trio's and the dialling itself is a function that is passed in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from peerinfer.config import OverlayConfig
+from peerinfer.core.types import PeerId
+from peerinfer.overlay.backoff import TokenBucket, backoff_s
+
+log = logging.getLogger("peerinfer.overlay")
+
+GIVE_UP_S = 300.0  # guess; the node forgets a silent peer after as long
+STABLE_S = 5.0  # guess
+"""A link that lasted shorter counts as one more failure, or two nodes could reconnect in a tight loop."""
+TARGETS_MAX = 1024  # guess
+AT_ONCE_MAX = 16  # guess
+
+Dial = Callable[[PeerId, str], Awaitable[None]]
+"""Connects to a peer under one address. Raises `DialError`."""
+
+
+class DialError(Exception):
+    """The peer was not reached; the message says why, in a few words."""
+
+
+@dataclass(slots=True)
+class _Target:
+    peer: PeerId
+    given: tuple[str, ...] = ()
+    """Addresses to dial for ever."""
+    learned: tuple[str, ...] = ()
+    heard_at: float = 0.0
+    """When the peer announced itself, or was linked, last."""
+    due_at: float = 0.0
+    failures: int = 0
+    dialling: bool = False
+    unreachable: bool = False
+
+    def addrs(self) -> tuple[str, ...]:
+        """All of them, the given ones first."""
+        return tuple(dict.fromkeys(self.given + self.learned))
+
+
+class Dialler:
+    """Keeps a node linked to the peers it was given and the peers it learned of."""
+
+    def __init__(self, *, me: PeerId, config: OverlayConfig, dial: Dial, draw: Callable[[], float]) -> None:
+        self._me, self._config, self._dial, self._draw = me, config, dial, draw
+        self._targets: dict[PeerId, _Target] = {}
+        self._linked_at: dict[PeerId, float] = {}
+        self._given_up: dict[PeerId, float] = {}
+        self._rate = TokenBucket(rate_per_s=config.dials_per_s_max, burst=config.dials_per_s_max)
+        self._at_once = trio.CapacityLimiter(AT_ONCE_MAX)
+        self._wake = trio.Event()
+
+    def give(self, peers: Iterable[tuple[PeerId, str]]) -> None:
+        """Addresses to dial for ever."""
+        for peer, addr in peers:
+            if peer != self._me:
+                target = self._targets.setdefault(peer, _Target(peer))
+                target.given = (*target.given, addr)
+        self._wake.set()
+
+    def learn(self, peer: PeerId, addrs: Sequence[str], *, announced: bool) -> None:
+        """Addresses of a peer: `announced` by itself just now, or only found somewhere."""
+        now = trio.current_time()
+        if peer == self._me or not addrs or (not announced and self._gave_up_lately(peer, now)):
+            return
+        target = self._targets.get(peer)
+        if target is None:
+            self._make_room()
+            target = self._targets[peer] = _Target(peer, heard_at=now, due_at=now)
+        if announced:
+            target.heard_at = now
+            self._given_up.pop(peer, None)
+        if tuple(addrs) != target.learned:
+            target.learned = tuple(addrs)
+            self._wake.set()
+
+    def link_up(self, peer: PeerId) -> None:
+        """The peer is connected, whoever dialled."""
+        log.info("peer=%s state=linked", peer)
+        self._linked_at[peer] = trio.current_time()
+        if target := self._targets.get(peer):
+            target.heard_at = trio.current_time()
+            target.unreachable = False
+
+    def link_down(self, peer: PeerId) -> None:
+        """The peer is not connected any more."""
+        log.info("peer=%s state=lost", peer)
+        now = trio.current_time()
+        lasted_s = now - self._linked_at.pop(peer, now)
+        if target := self._targets.get(peer):
+            target.failures = 0 if lasted_s >= STABLE_S else target.failures + 1
+            target.heard_at = now
+            target.due_at = now + self._wait_s(target) / 2
+            self._wake.set()
+
+    def refuse(self, peer: PeerId, *, for_s: float) -> None:
+        """Leave a peer alone for a while."""
+        if target := self._targets.get(peer):
+            target.due_at = trio.current_time() + for_s
+
+    async def run(self) -> None:
+        """Dial whoever is due, for ever."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                now = trio.current_time()
+                for target in self._due(now):
+                    target.dialling = True
+                    nursery.start_soon(self._try, target)
+                with trio.move_on_after(self._until_next(now)):
+                    await self._wake.wait()
+                self._wake = trio.Event()
+
+    def _due(self, now: float) -> list[_Target]:
+        """The targets to dial now; learned ones as the rate allows."""
+        waiting = [each for each in self._targets.values() if self._wants(each) and each.due_at <= now]
+        return [
+            each
+            for each in sorted(waiting, key=lambda each: (not each.given, each.due_at, each.peer))
+            if each.given or self._rate.take(now=now)
+        ]
+
+    def _until_next(self, now: float) -> float:
+        next_at = min((each.due_at for each in self._targets.values() if self._wants(each)), default=now + 60)
+        return max(next_at - now, 1 / self._config.dials_per_s_max)
+
+    def _wants(self, target: _Target) -> bool:
+        """It is neither linked nor being dialled."""
+        return target.peer not in self._linked_at and not target.dialling
+
+    async def _try(self, target: _Target) -> None:
+        """Dial a target under its addresses in turn, until one works."""
+        reason = "the connection was not kept"
+        async with self._at_once:
+            for addr in target.addrs():
+                if target.peer in self._linked_at:
+                    break
+                try:
+                    with trio.fail_after(self._config.dial_timeout_s):
+                        await self._dial(target.peer, addr)
+                    break
+                except trio.TooSlowError:
+                    reason = f"{addr}: no answer within {self._config.dial_timeout_s:g} s"
+                except DialError as error:
+                    reason = f"{addr}: {error}"
+        target.dialling = False
+        if target.peer not in self._linked_at:
+            self._failed(target, reason)
+        self._wake.set()
+
+    def _failed(self, target: _Target, reason: str) -> None:
+        now = trio.current_time()
+        target.due_at = max(target.due_at, now + self._wait_s(target))
+        target.failures += 1
+        if not target.unreachable:
+            target.unreachable = True
+            log.info("peer=%s state=unreachable reason=%r; trying on", target.peer, reason)
+        if not target.given and now - target.heard_at > GIVE_UP_S:
+            log.info("peer=%s state=given-up", target.peer)
+            del self._targets[target.peer]
+            self._given_up[target.peer] = now
+
+    def _gave_up_lately(self, peer: PeerId, now: float) -> bool:
+        """Others go on naming a peer that is gone: that alone does not bring it back."""
+        return now - self._given_up.get(peer, float("-inf")) < 2 * GIVE_UP_S
+
+    def _make_room(self) -> None:
+        """Forget the learned peer that was not heard of for the longest time."""
+        while len(self._given_up) >= TARGETS_MAX:
+            self._given_up.pop(next(iter(self._given_up)))
+        learned = [each for each in self._targets.values() if not each.given and self._wants(each)]
+        if len(learned) >= TARGETS_MAX:
+            del self._targets[min(learned, key=lambda each: (each.heard_at, each.peer)).peer]
+
+    def _wait_s(self, target: _Target) -> float:
+        return backoff_s(
+            target.failures,
+            min_s=self._config.dial_backoff_s_min,
+            max_s=self._config.dial_backoff_s_max,
+            draw=self._draw,
+        )

@@ -1,0 +1,63 @@
+"""How nodes that know one address find all others: Kademlia, asked once more about each new link.
+
+Whoever is linked is asked for the peers closest to us: one round trip, and in a small swarm the answer
+is everybody. It is asked again shortly after, since peers that joined together learn of each other in
+between; the library's random walk goes on behind that. What is found goes to the dialler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+import trio
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStoreError
+
+from peerinfer.core.types import PeerId
+from peerinfer.overlay.host import Host
+
+ASK_AGAIN_S = (0.0, 0.3, 1.0, 3.0)
+"""After a link came up. Each question costs both sides 10 ms of CPU."""
+LOOK_AROUND_S = 60.0  # guess
+"""Between two looks at whom the random walk and the peers' own questions have turned up."""
+
+Found = Callable[[PeerId, Sequence[str]], None]
+
+
+class Discovery:
+    """Asks peers for peers."""
+
+    def __init__(self, host: Host, *, nursery: trio.Nursery, linked: Container[PeerId], found: Found) -> None:
+        self._host, self._nursery, self._linked, self._found = host, nursery, linked, found
+
+    def link_up(self, peer: PeerId) -> None:
+        """A peer to ask."""
+        self._nursery.start_soon(self._ask, peer)
+
+    async def run(self) -> None:
+        """Look around now and then, for ever."""
+        while True:
+            await trio.sleep(LOOK_AROUND_S)
+            self._tell(self._host.dht.routing_table.get_peer_ids())
+
+    async def _ask(self, peer: PeerId) -> None:
+        peer_id = ID.from_base58(peer)
+        me = self._host.host.get_id().to_bytes()
+        began = trio.current_time()
+        for after_s in ASK_AGAIN_S:
+            await trio.sleep_until(began + after_s)
+            if peer not in self._linked:
+                return
+            self._tell(await self._host.dht.peer_routing._query_peer_for_closest(peer_id, me))
+
+    def _tell(self, peers: list[Any]) -> None:
+        for peer_id in peers:
+            peer = PeerId(peer_id.to_base58())
+            if peer in self._linked:
+                continue
+            try:
+                addrs = self._host.host.get_peerstore().addrs(peer_id)
+            except PeerStoreError:
+                continue
+            self._found(peer, [str(addr) for addr in addrs])

@@ -1,0 +1,105 @@
+"""One exchange of frames, as either side of it sees it: the overlay's `Call`.
+
+Rules: all its frames carry one id; the opener sends nothing but cancels after its opening; the other
+side's terminal frame is the last. What breaks a rule is out of place and costs the peer its stream.
+"""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from peerinfer.core.errors import WireError
+from peerinfer.core.frames import Ask, Cancel, Frame, Request, Terminal
+from peerinfer.core.types import PeerId
+from peerinfer.node.ports import PeerLostError
+from peerinfer.overlay.frame_stream import FrameStream
+
+
+class Exchange:
+    """What both sides share: an inbox of frames that were received and not yet taken."""
+
+    def __init__(self, stream: FrameStream, *, inbox_bytes_max: int) -> None:
+        self.id: str | None = None
+        self.ended = False
+        """The terminal frame was received or is about to be sent."""
+        self._stream = stream
+        self._room = inbox_bytes_max
+        self._arrived, self._inbox = trio.open_memory_channel[tuple[Frame, int]](math.inf)
+
+    @property
+    def peer(self) -> PeerId:
+        """The other side."""
+        return self._stream.peer
+
+    async def receive(self) -> Frame:
+        """The next frame. Raises `PeerLostError`. Safe to cancel: no frame is lost."""
+        try:
+            frame, size = await self._inbox.receive()
+        except trio.EndOfChannel:
+            raise PeerLostError(self._stream.reason) from None
+        self._room += size
+        return frame
+
+    def lose(self) -> None:
+        """No more frames will arrive."""
+        self._arrived.close()
+
+    def _keep(self, frame: Frame, size: int) -> None:
+        self._room -= size
+        if self._room < 0:
+            self._stream.lose("its frames were not taken in time")
+        else:
+            self._arrived.send_nowait((frame, size))
+
+
+class OutgoingExchange(Exchange):
+    """Opened here: sends `Request` or `Ask`, then perhaps `Cancel`; receives the rest."""
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame. Raises `PeerLostError`. Safe to cancel: it is sent whole or not at all."""
+        opening = self.id is None
+        assert isinstance(frame, Request | Ask) if opening else isinstance(frame, Cancel), frame
+        assert opening or frame.id == self.id, frame
+        self.id = frame.id
+        try:
+            await self._stream.send(frame)
+        except BaseException:
+            if opening:
+                self.id = None
+            raise
+
+    def deliver(self, frame: Frame, size: int) -> None:
+        """A frame came in. Raises `WireError` if it does not belong here."""
+        if self.id is None or self.ended or frame.id != self.id:
+            raise WireError(f"id: {frame.id!r} is no exchange of this stream")
+        if isinstance(frame, Request | Ask | Cancel):
+            raise WireError(f"t: {type(frame).__name__} came from the side that serves")
+        self.ended = isinstance(frame, Terminal)
+        self._keep(frame, size)
+
+
+class IncomingExchange(Exchange):
+    """Opened by the peer: `serve_call` answers it."""
+
+    def __init__(self, stream: FrameStream, opening: Request | Ask, *, inbox_bytes_max: int) -> None:
+        super().__init__(stream, inbox_bytes_max=inbox_bytes_max)
+        self.id = opening.id
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame. Raises `PeerLostError`. Safe to cancel: it is sent whole or not at all."""
+        assert not self.ended, frame
+        assert frame.id == self.id, frame
+        self.ended = isinstance(frame, Terminal)  # before it is out: the peer may open its next at once
+        try:
+            await self._stream.send(frame)
+        except BaseException:
+            self.ended = False
+            raise
+
+    def deliver(self, frame: Frame, size: int) -> None:
+        """A frame came in. Raises `WireError` if it does not belong here."""
+        if frame.id != self.id or not isinstance(frame, Cancel):
+            raise WireError(f"t: {type(frame).__name__} {frame.id!r} came within exchange {self.id!r}")
+        self._keep(frame, size)

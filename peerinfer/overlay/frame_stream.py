@@ -1,0 +1,100 @@
+"""One negotiated stream that carries frames, each of them whole or not at all.
+
+Two tasks own it from its first frame to its end: the only reader and the only writer. Nobody else
+touches the library's stream, so that nobody's cancelled request can cut a frame in two or lose one
+that was already read. The reader never waits for whoever consumes its frames: a paused reader closes
+the window, and five seconds later the other side's write fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from libp2p.exceptions import BaseLibp2pError
+
+from peerinfer.core.errors import WireError
+from peerinfer.core.frame_codec import decode_frame, encode_frame
+from peerinfer.core.frames import Frame
+from peerinfer.core.types import PeerId
+from peerinfer.node.ports import PeerLostError
+from peerinfer.overlay.framing import Deframer, with_length
+from peerinfer.overlay.hardening import RESET_S, forget_stream
+
+READ_BYTES = 64 * 1024
+"""One yamux frame's worth."""
+
+STREAM_ERRORS = (BaseLibp2pError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+"""What reading, writing or opening a stream raises when its connection, or the other side, gives up."""
+
+Deliver = Callable[[Frame, int], None]
+"""Takes a frame and its size in bytes; raises `WireError` for one that is out of place."""
+
+
+class FrameStream:
+    """A stream of frames with one peer. `run` is its life; `lose` ends it."""
+
+    def __init__(
+        self, stream: Any, *, peer: PeerId, frame_bytes_max: int, refuse: Callable[[PeerId, str], None]
+    ) -> None:
+        self.peer = peer
+        self.reason = ""
+        """Why the stream is lost; empty while it is not."""
+        self.on_lost: Callable[[str], None] = lambda _reason: None
+        """Told once."""
+        self._stream = stream
+        self._refuse = refuse
+        self._deframer = Deframer(bytes_max=frame_bytes_max)
+        self._scope = trio.CancelScope()
+        self._to_writer, self._from_senders = trio.open_memory_channel[bytes](0)
+
+    async def run(self, deliver: Deliver) -> None:
+        """Read and write until the stream breaks, then reset it. Raises nothing but cancellation."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write_all)
+                    nursery.start_soon(self._read_all, deliver)
+        finally:
+            self.lose("the overlay is closing")
+            with trio.move_on_after(RESET_S, shield=True):
+                await self._stream.reset()
+                await forget_stream(self._stream)
+
+    async def send(self, frame: Frame) -> None:
+        """Hand a frame to the writer, who takes one at a time. Cancelled, it was not handed over.
+
+        Raises:
+            PeerLostError: the stream is lost.
+        """
+        try:
+            await self._to_writer.send(with_length(encode_frame(frame)))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise PeerLostError(self.reason) from None
+
+    def lose(self, reason: str) -> None:
+        """The stream is of no use any more: end both tasks, and reset it."""
+        if not self.reason:
+            self.reason = reason
+            self._from_senders.close()
+            self._scope.cancel()
+            self.on_lost(reason)
+
+    async def _read_all(self, deliver: Deliver) -> None:
+        try:
+            while True:
+                for payload in self._deframer.feed(await self._stream.read(READ_BYTES)):
+                    deliver(decode_frame(payload), len(payload))
+        except WireError as error:
+            self._refuse(self.peer, str(error))
+            self.lose(f"refused: {error}")
+        except STREAM_ERRORS as error:
+            self.lose(f"the stream broke: {type(error).__name__}")
+
+    async def _write_all(self) -> None:
+        try:
+            async for message in self._from_senders:
+                await self._stream.write(message)
+        except STREAM_ERRORS as error:
+            self.lose(f"the stream broke: {type(error).__name__}")

@@ -1,0 +1,190 @@
+"""What py-libp2p 0.8.1 gets wrong, and what keeps a node alive in spite of it.
+
+Five defects (S1-S5) let a cancelled task, a peer's bytes or bad timing take down a connection or the
+whole host; each has one function here that says what is wrong, and one test that fails without it.
+Behind them stand the leaks. None of it holds for another version than the one that pyproject.toml pins.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
+from libp2p.tools.anyio_service import background_trio_service
+
+log = logging.getLogger("peerinfer.overlay")
+
+WRITE_STUCK_S = 5.0  # guess; yamux itself gives up on a closed window after as long
+"""A socket that takes no byte for this long has lost its connection."""
+RESET_S = 2.0  # guess
+"""To tell the other side that a stream is over; after that only the connection's end will tell it."""
+
+Report = Callable[[str, str, Exception], None]
+"""Called with a peer id in base58, a protocol id and what its bytes raised; must not raise."""
+
+
+async def _write_frame_whole(self: Any, data: bytes) -> None:
+    async with self._write_lock:  # cancelled here: no byte of this frame is out
+        deadline = trio.current_time() + WRITE_STUCK_S
+        with trio.CancelScope(shield=True, deadline=deadline) as scope:
+            await self.secured_conn.write(data)
+        if scope.cancelled_caught:  # half a frame is out: no byte that follows can be understood
+            self.event_shutting_down.set()
+            with trio.CancelScope(shield=True):
+                await self.secured_conn.close()
+            raise trio.BrokenResourceError(f"the socket took no byte for {WRITE_STUCK_S} s")
+
+
+def write_frames_whole() -> None:
+    """S1: a cancelled write, or a read cancelled while it grants window, kills the whole connection.
+
+    Noise has counted its nonce up and the frame never went out, so the peer cannot decrypt anything
+    that follows. Frames are written whole, whatever is cancelled; only the wait for one's turn is not
+    shielded. Patches the class: once is enough for the process.
+    """
+    setattr(Yamux, "_write_frame", _write_frame_whole)  # noqa: B010 - mypy forbids the plain assignment
+
+
+async def _grant_window_in_halves(self: Any, *, bytes_read: int = 0) -> None:
+    async with self.window_lock:
+        self._pending_recv_release += bytes_read
+        granted = self._pending_recv_release
+        if granted < self.target_recv_window // 2:
+            return
+        self._pending_recv_release = 0
+        self.recv_window += granted
+        granted += self._apply_autotune_epoch(len(self.conn.stream_buffers.get(self.stream_id, b"")))
+    await self.send_window_update(granted)
+
+
+def grant_window_in_halves() -> None:
+    """Every read, of a single byte too, answers with a frame that grants its bytes to the sender again.
+
+    In an idle swarm those were two of three frames sent (measured). Granting when half of the window
+    was read is what other implementations do; a sender that waits then always has a reader with bytes
+    to read. Patches the class: once is enough for the process.
+    """
+    setattr(YamuxStream, "_auto_tune_and_send_window_update", _grant_window_in_halves)  # noqa: B010
+
+
+def guard_streams(network: Any, report: Report) -> None:
+    """S2: an exception that leaves any stream's handler takes down the host, garbage on meshsub for one."""
+    handle = network.common_stream_handler
+
+    async def guarded(stream: Any) -> None:
+        try:
+            await handle(stream)
+        except Exception as error:
+            report(stream.muxed_conn.peer_id.to_base58(), str(stream.get_protocol()), error)
+            with trio.move_on_after(RESET_S, shield=True):
+                await stream.reset()
+
+    network.set_stream_handler(guarded)
+
+
+def guard_gossip(pubsub: Any, router: Any, report: Report) -> None:
+    """S3: a topic validator or a control message that raises takes down the host.
+
+    Both run in tasks of the pubsub service, outside of any stream's handler: a validator as part of
+    `push_msg`, a GRAFT for an unknown topic as part of `handle_rpc`.
+    """
+    protocol = str(router.get_protocols()[0])
+
+    def guard(owner: Any, name: str, peer_at: int) -> None:
+        call: Callable[..., Awaitable[None]] = getattr(owner, name)
+
+        async def guarded(*args: Any) -> None:
+            try:
+                await call(*args)
+            except Exception as error:
+                report(args[peer_at].to_base58(), protocol, error)
+
+        setattr(owner, name, guarded)
+
+    guard(pubsub, "push_msg", 0)
+    guard(router, "handle_rpc", 1)
+    guard(router, "on_peer_subscribed", 0)
+    router.heartbeat = _again_after_errors(router.heartbeat)
+
+
+def _again_after_errors(heartbeat: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    async def beat() -> None:
+        while True:
+            try:
+                await heartbeat()
+            except Exception as error:
+                log.warning("gossip heartbeat failed, goes on: %r", error)
+                await trio.sleep(1)
+
+    return beat
+
+
+def noise_only(key_pair: Any) -> dict[TProtocol, Any]:
+    """S4: by default a host accepts plaintext, and offers secio. The only security option is Noise."""
+    noise_key = create_x25519_key_pair().private_key
+    return {NOISE: NoiseTransport(key_pair, noise_privkey=noise_key)}
+
+
+@asynccontextmanager
+async def services_running(services: list[Any]) -> AsyncIterator[None]:
+    """S5: a peer that comes in before pubsub runs crashes it. Enter this before the listener.
+
+    The services run and are ready when it is entered, in the order given.
+    """
+    if not services:
+        yield
+        return
+    async with background_trio_service(services[0]), services_running(services[1:]):
+        if hasattr(services[0], "wait_until_ready"):
+            await services[0].wait_until_ready()
+        yield
+
+
+def bound_gossip_memory(pubsub: Any, router: Any) -> None:
+    """What the router keeps for features that are off, and would keep for ever or in whole messages."""
+    router._check_equivocation = lambda _message: True  # held the last 1,000 messages; ids are deduplicated
+    router.recent_message_deliveries = _Forgetful()  # one float per message, trimmed only by adaptive gossip
+    pubsub.counter = time.time_ns()
+    """Sequence numbers began at the time in seconds: whoever published faster than 1/s and restarted
+    used numbers again, and its peers dropped its first messages as seen."""
+
+
+class _Forgetful(dict[str, Any]):
+    """A mapping of lists that keep nothing."""
+
+    def __missing__(self, key: str) -> list[Any]:
+        return []
+
+
+async def forget_stream(stream: Any) -> None:
+    """Take a stream that was reset off its connection's books.
+
+    The library keeps one with unread bytes for a minute, and leaves an event behind for ever if somebody
+    waited for data when the other side's reset came in.
+    """
+    connection, stream_id = stream.muxed_stream.conn, stream.muxed_stream.stream_id
+    async with connection.streams_lock:
+        for book in (connection.streams, connection.stream_buffers, connection.stream_events):
+            book.pop(stream_id, None)
+
+
+def silence_library_logs() -> None:
+    """The library logs failed dials as multi-line errors; the overlay has lines of its own."""
+    for name in [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "libp2p"]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+    logging.root.addFilter(_not_from_library)
+
+
+def _not_from_library(record: logging.LogRecord) -> bool:
+    """Parts of the library write to the root logger itself."""
+    return record.levelno >= logging.CRITICAL or "/libp2p/" not in record.pathname

@@ -1,0 +1,131 @@
+"""Who is connected: one link per peer, however many connections hold it up.
+
+Two nodes that dial each other at once keep two connections; the link is down when the last is gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import trio
+from libp2p.peer.peerstore import PeerStoreError
+from libp2p.rcmgr import Direction
+
+from peerinfer.core.types import PeerId
+from peerinfer.node.ports import Link
+from peerinfer.overlay.addresses import dialable
+from peerinfer.overlay.host import Host, abort, is_open
+from peerinfer.overlay.liveness import Liveness
+
+GONE_S = 1.0
+"""The library takes 0.2 s to take a closed connection off its books."""
+
+
+class Links:
+    """The library's notifee, and the watch over each connection."""
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        nursery: trio.Nursery,
+        welcome: Callable[[PeerId], bool],
+        ping_interval_s: float,
+        ping_timeout_s: float,
+    ) -> None:
+        self._host = host
+        self._nursery = nursery
+        self._welcome = welcome
+        self._ping_interval_s, self._ping_timeout_s = ping_interval_s, ping_timeout_s
+        self._links: dict[PeerId, Link] = {}
+        self._tell, self._changes = trio.open_memory_channel[tuple[PeerId, Link | None]](math.inf)
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._links
+
+    def links(self) -> Mapping[PeerId, Link]:
+        """The peers that are connected now, with what is known of their addresses by now."""
+        for peer, link in self._links.items():
+            if not link.addrs:
+                self._links[peer] = Link(addrs=self._addrs(peer))
+        return MappingProxyType(self._links)
+
+    async def run(self, *, up: Callable[[PeerId], None], down: Callable[[PeerId, Link], None]) -> None:
+        """Tell of changes in their order, for ever.
+
+        In a task of its own: the library would swallow what goes wrong in the functions that are told.
+        """
+        async for peer, lost in self._changes:
+            if lost is None:
+                up(peer)
+            else:
+                down(peer, lost)
+
+    async def connected(self, _network: Any, connection: Any) -> None:
+        """The library has one more connection."""
+        peer = PeerId(connection.muxed_conn.peer_id.to_base58())
+        if not self._welcome(peer):
+            self._nursery.start_soon(abort, connection)
+            return
+        self._nursery.start_soon(self._watch, peer, connection)
+        if peer not in self._links:
+            self._links[peer] = Link(addrs=self._addrs(peer))
+            self._tell.send_nowait((peer, None))
+
+    async def disconnected(self, _network: Any, connection: Any) -> None:
+        """The library has one connection less."""
+        self._settle(PeerId(connection.muxed_conn.peer_id.to_base58()))
+
+    async def opened_stream(self, *_: Any) -> None:
+        """Of no interest."""
+
+    closed_stream = listen = listen_close = opened_stream
+
+    async def drop(self, peer: PeerId) -> None:
+        """Close all connections to a peer."""
+        async with trio.open_nursery() as nursery:
+            for connection in self._connections(peer):
+                nursery.start_soon(abort, connection)
+
+    async def _watch(self, peer: PeerId, connection: Any) -> None:
+        """Abort the connection when its peer falls silent, and see that it leaves the books."""
+        liveness = Liveness(connection, interval_s=self._ping_interval_s, timeout_s=self._ping_timeout_s)
+        if await liveness.wait_silent():
+            await abort(connection)
+        await trio.sleep(GONE_S)
+        if connection in self._connections(peer):  # whoever closed it was cancelled on the way
+            self._host.network.remove_conn(connection)
+        self._settle(peer)
+
+    def _settle(self, peer: PeerId) -> None:
+        """Report a link as down if no connection holds it up any more."""
+        if peer in self._links and not any(is_open(each) for each in self._connections(peer)):
+            link = self.links()[peer]
+            del self._links[peer]
+            self._tell.send_nowait((peer, link))
+
+    def _connections(self, peer: PeerId) -> list[Any]:
+        return [
+            each
+            for each in self._host.network.get_connections()
+            if each.muxed_conn.peer_id.to_base58() == peer
+        ]
+
+    def _addrs(self, peer: PeerId) -> tuple[str, ...]:
+        """Where the peer was reached, then what it announced."""
+        reached = [
+            str(addr)
+            for each in self._connections(peer)
+            if each.direction == Direction.OUTBOUND
+            for addr in each.get_transport_addresses()
+        ]
+        announced: list[str] = []
+        for each in self._connections(peer)[:1]:
+            try:
+                announced = [str(a) for a in self._host.host.get_peerstore().addrs(each.muxed_conn.peer_id)]
+            except PeerStoreError:
+                announced = []
+        return dialable(reached + announced, loopback=True)

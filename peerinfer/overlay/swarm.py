@@ -1,0 +1,239 @@
+"""One running host and everything that is attached to it.
+
+Order is all: what peers may call on stands before the listener opens, what acts by itself (dialling,
+asking, telling) begins after it and ends before the goodbyes.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+from libp2p.custom_types import TProtocol
+from multiaddr import Multiaddr
+
+from peerinfer.config import OverlayConfig
+from peerinfer.core.types import PeerId
+from peerinfer.node.ports import Link, OverlaySink
+from peerinfer.overlay.addresses import AddressInUseError, advertised, dialable, on_loopback, resolve
+from peerinfer.overlay.dialler import DialError, Dialler
+from peerinfer.overlay.discovery import Discovery
+from peerinfer.overlay.frame_stream import STREAM_ERRORS
+from peerinfer.overlay.hardening import Report, guard_gossip, services_running
+from peerinfer.overlay.host import Host, abort, build_host, dial, open_stream
+from peerinfer.overlay.known_peers import load_known_peers, save_known_peers
+from peerinfer.overlay.links import Links
+from peerinfer.overlay.pull import SNAPSHOT_PROTOCOL, Pull
+from peerinfer.overlay.streams import REQUEST_PROTOCOL, Streams
+from peerinfer.overlay.topic import Topic
+
+log = logging.getLogger("peerinfer.overlay")
+
+BANISHED_S = 60.0  # guess
+"""A peer that published too much is not let in for this long."""
+GOODBYE_S = 1.5  # guess
+SAVE_S = 30.0  # guess
+"""Between two writes of the known peers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmSettings:
+    """What is fixed before a node listens."""
+
+    me: PeerId
+    key_pair: Any
+    data_dir: Path
+    config: OverlayConfig
+    listen: tuple[str, ...]
+    join: tuple[tuple[PeerId, str], ...]
+    topic: str | None
+    frame_bytes_max: int
+
+
+class Swarm:
+    """This node's side of the swarm while it runs."""
+
+    def __init__(self, settings: SwarmSettings, host: Host, sink: OverlaySink, nursery: trio.Nursery) -> None:
+        config = settings.config
+        self.host = host
+        self._settings, self._sink, self._nursery = settings, sink, nursery
+        self._banished: dict[PeerId, float] = {}
+        self.links = Links(
+            host,
+            nursery=nursery,
+            welcome=self._welcome,
+            ping_interval_s=config.ping_interval_s,
+            ping_timeout_s=config.ping_timeout_s,
+        )
+        self.streams = Streams(
+            config=config,
+            frame_bytes_max=settings.frame_bytes_max,
+            sink=sink,
+            nursery=nursery,
+            open_stream=lambda peer: open_stream(host, peer, REQUEST_PROTOCOL),
+        )
+        self.pull = Pull(sink=sink, open_stream=lambda peer: open_stream(host, peer, SNAPSHOT_PROTOCOL))
+        self.topic = None if settings.topic is None else self._make_topic(settings.topic)
+        self._dialler = Dialler(me=settings.me, config=config, dial=self._dial, draw=random.random)
+        self._discovery = Discovery(host, nursery=nursery, linked=self.links, found=self._found)
+        host.host.set_stream_handler(TProtocol(REQUEST_PROTOCOL), self.streams.accept)
+        host.host.set_stream_handler(TProtocol(SNAPSHOT_PROTOCOL), self.pull.accept)
+        host.network.register_notifee(self.links)
+
+    @staticmethod
+    @asynccontextmanager
+    async def run(settings: SwarmSettings, sink: OverlaySink) -> AsyncIterator[Swarm]:
+        """A swarm that listens. Raises `AddressInUseError` when it cannot."""
+        listen = [Multiaddr(addr) for addr in settings.listen]
+        gossip = settings.topic is not None
+        report = _reporter(sink)
+        host = build_host(
+            settings.key_pair, listen=listen, advertise=_advertise, gossip=gossip, report=report
+        )
+        async with services_running(host.services()), trio.open_nursery() as nursery:
+            swarm = Swarm(settings, host, sink, nursery)
+            if gossip:
+                guard_gossip(host.pubsub, host.router, report)
+            async with host.host.run(listen_addrs=listen):
+                if not host.host.get_transport_addrs():
+                    raise AddressInUseError(f"cannot listen on {', '.join(settings.listen)}")
+                try:
+                    async with trio.open_nursery() as acting:
+                        swarm._act(acting)
+                        yield swarm
+                        acting.cancel_scope.cancel()
+                finally:
+                    await swarm._say_goodbye()
+            nursery.cancel_scope.cancel()
+
+    def addrs(self) -> tuple[str, ...]:
+        """What others are told, with `/p2p/…`."""
+        return tuple(str(addr) for addr in self.host.host.get_addrs())
+
+    def learn(self, peer: PeerId, addrs: Sequence[str]) -> None:
+        """Addresses that a peer announced."""
+        self._dialler.learn(peer, dialable(addrs, loopback=self._on_loopback()), announced=True)
+
+    def _act(self, nursery: trio.Nursery) -> None:
+        self._dialler.give(self._settings.join)
+        for peer, addrs in load_known_peers(self._settings.data_dir).items():
+            self._found(peer, addrs)
+        nursery.start_soon(lambda: self.links.run(up=self._link_up, down=self._link_down))
+        nursery.start_soon(self._dialler.run)
+        nursery.start_soon(self._discovery.run)
+        nursery.start_soon(self._remember)
+        if self.topic:
+            nursery.start_soon(self.topic.run)
+
+    def _link_up(self, peer: PeerId) -> None:
+        self._dialler.link_up(peer)
+        self._discovery.link_up(peer)
+        self._sink.link_up(peer)
+
+    def _link_down(self, peer: PeerId, link: Link) -> None:
+        self._dialler.learn(peer, dialable(link.addrs, loopback=self._on_loopback()), announced=True)
+        self._dialler.link_down(peer)
+        self.streams.forget(peer)
+        self.pull.forget(peer)
+        self._sink.link_down(peer)
+
+    def _found(self, peer: PeerId, addrs: Sequence[str]) -> None:
+        self._dialler.learn(peer, dialable(addrs, loopback=self._on_loopback()), announced=False)
+
+    async def _dial(self, peer: PeerId, addr: str) -> None:
+        try:
+            resolved = await resolve(addr)
+        except OSError as error:
+            raise DialError(f"{error.strerror}") from None
+        failure: Exception = DialError("the name stands for no address")
+        for each in resolved:
+            try:
+                await dial(self.host, peer, each)
+                return
+            except STREAM_ERRORS as error:
+                failure = error
+        raise DialError(_root(failure)) from None
+
+    def _make_topic(self, name: str) -> Topic:
+        return Topic(
+            name,
+            me=self._settings.me,
+            pubsub=self.host.pubsub,
+            config=self._settings.config,
+            sink=self._sink,
+            too_loud=self._banish,
+        )
+
+    def _banish(self, peer: PeerId) -> None:
+        now = trio.current_time()
+        if self._banished.get(peer, 0.0) < now:
+            log.warning("peer=%s state=banished for_s=%g: it published too much", peer, BANISHED_S)
+            self._banished = {each: until for each, until in self._banished.items() if until > now}
+            self._banished[peer] = now + BANISHED_S
+            self._dialler.refuse(peer, for_s=BANISHED_S)
+            self._nursery.start_soon(self.links.drop, peer)
+
+    def _welcome(self, peer: PeerId) -> bool:
+        return self._banished.get(peer, 0.0) <= trio.current_time()
+
+    def _on_loopback(self) -> bool:
+        return on_loopback([addr.rsplit("/p2p/", 1)[0] for addr in self.addrs()])
+
+    async def _remember(self) -> None:
+        while True:
+            await trio.sleep(SAVE_S)
+            save_known_peers(self._settings.data_dir, self.links.links())
+
+    async def _say_goodbye(self) -> None:
+        """Close the listeners, then all connections side by side, whatever this node is cancelled by."""
+        save_known_peers(self._settings.data_dir, self.links.links())
+        with trio.move_on_after(GOODBYE_S, shield=True):
+            async with trio.open_nursery() as nursery:
+                for listener in self.host.network.listeners.values():
+                    nursery.start_soon(listener.close)
+                for connection in self.host.network.get_connections():
+                    nursery.start_soon(connection.close)
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                for connection in self.host.network.get_connections():
+                    nursery.start_soon(abort, connection)
+        if self.host.pubsub is not None:
+            self.host.pubsub.seen_messages.stop()
+
+
+def _advertise(listening: list[Any]) -> list[Any]:
+    return [Multiaddr(addr) for addr in advertised(str(addr) for addr in listening)]
+
+
+def _root(error: BaseException) -> str:
+    """What is at the bottom of the library's nested errors, in a few words."""
+    while True:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        elif error.__cause__ is not None:
+            error = error.__cause__
+        else:
+            return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+_KINDS = {REQUEST_PROTOCOL: "request", SNAPSHOT_PROTOCOL: "snapshot"}
+
+
+def _reporter(sink: OverlaySink) -> Report:
+    """Count and log what a peer's bytes raised in the library; a stream that merely ended is no news."""
+
+    def report(peer: str, protocol: str, error: Exception) -> None:
+        if isinstance(error, STREAM_ERRORS):
+            return
+        log.warning("peer=%s protocol=%s refused: %r", peer, protocol, error)
+        kind = "gossip" if protocol.startswith("/meshsub/") else _KINDS.get(protocol)
+        if kind is not None:
+            sink.dropped(kind, PeerId(peer), f"{type(error).__name__}")
+
+    return report

@@ -1,0 +1,100 @@
+"""Gossip on the swarm's topic: publish to all, receive from all, refuse what is out of bounds.
+
+The library keeps the oldest 32 messages of a slow subscriber and drops the rest without a word, so
+each is handed on in the moment it comes. Its author is who signed it (the library verifies that), not
+who passed it on. A message is refused before it is passed on to others: too large, too many of one
+author, or signed by somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from libp2p.peer.id import ID
+
+from peerinfer.config import OverlayConfig
+from peerinfer.core.types import PeerId
+from peerinfer.node.ports import OverlaySink
+from peerinfer.overlay.backoff import TokenBucket
+
+GOSSIP_BYTES_MAX = 256 * 1024 + 16 * 1024
+"""The longest snapshot and what is around it. From 1,048,376 bytes the library loses messages silently."""
+BURST_S = 2.0
+"""A peer may be this much ahead of its rate: messages bunch up on the way."""
+AUTHORS_MAX = 4096  # guess
+
+
+class Topic:
+    """One topic, as the library's pubsub has it."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        me: PeerId,
+        pubsub: Any,
+        config: OverlayConfig,
+        sink: OverlaySink,
+        too_loud: Callable[[PeerId], None],
+    ) -> None:
+        self._name, self._me, self._pubsub, self._config = name, me, pubsub, config
+        self._sink, self._too_loud = sink, too_loud
+        self._rates: dict[bytes, TokenBucket] = {}
+        self._refused = 0
+        pubsub.set_topic_validator(name, self._is_welcome, False)
+        self._push = pubsub.push_msg
+        pubsub.push_msg = self._push_and_count
+
+    async def publish(self, payload: bytes) -> None:
+        """Send to everybody, at most once."""
+        assert len(payload) <= GOSSIP_BYTES_MAX, len(payload)
+        await self._pubsub.publish(self._name, payload)
+
+    async def run(self) -> None:
+        """Hand on what comes in, for ever."""
+        subscription = await self._pubsub.subscribe(self._name)
+        while True:
+            message = await subscription.get()
+            author = _base58(message.from_id)
+            if author != self._me:
+                self._sink.gossip(author, message.data)
+
+    async def _push_and_count(self, forwarder: Any, message: Any) -> None:
+        """The library drops what is not signed by its author silently: count it."""
+        refused = self._refused
+        await self._push(forwarder, message)
+        if self._refused == refused and not self._pubsub._is_msg_seen(message):
+            self._sink.dropped("gossip", PeerId(forwarder.to_base58()), "not signed by its author")
+
+    def _is_welcome(self, _forwarder: Any, message: Any) -> bool:
+        """The topic's validator: whether to deliver and pass on a message. Its signature was verified."""
+        author = _base58(message.from_id)
+        if author == self._me:
+            return True
+        if len(message.data) > GOSSIP_BYTES_MAX:
+            return self._refuse(author, f"{len(message.data)} bytes")
+        if not self._rate_of(message.from_id).take(now=trio.current_time()):
+            self._too_loud(author)
+            return self._refuse(author, "too many messages")
+        return True
+
+    def _refuse(self, author: PeerId, reason: str) -> bool:
+        self._refused += 1
+        self._sink.dropped("gossip", author, reason)
+        return False
+
+    def _rate_of(self, author: bytes) -> TokenBucket:
+        bucket = self._rates.pop(author, None)
+        if bucket is None:
+            rate = self._config.gossip_per_peer_per_s_max
+            bucket = TokenBucket(rate_per_s=rate, burst=rate * BURST_S)
+            if len(self._rates) >= AUTHORS_MAX:
+                del self._rates[next(iter(self._rates))]  # the one that was quiet for the longest time
+        self._rates[author] = bucket
+        return bucket
+
+
+def _base58(peer_id: bytes) -> PeerId:
+    return PeerId(ID(peer_id).to_base58())
