@@ -1,21 +1,26 @@
 """One client's connection: hypercorn's HTTP/1.1 over a socket that can be closed at any time.
 
-Hypercorn's TCP server shields its sends from cancellation, sends while it closes, and keeps a
-connection's tasks when one of them fails. So `ClientStream` closes its socket to end a send (a client
-that stopped reading must neither stop the node nor hold an engine's slot), and a send that fails ends
-everything on the connection at once. It also sees hypercorn's answers to bytes that are not HTTP, which
-never reach the application. HTTP/2 is not offered: without TLS no client needs it, and hypercorn's
-upgrade to it fails on garbage with a traceback.
+Hypercorn's own TCP server shields sends from cancellation without a time limit, sends while it closes,
+and keeps a connection's tasks when one of them fails. A client that stopped reading would stop the node
+from ending, and hold an engine's slot. So sends end with the socket or after a time, and one that fails
+ends everything on the connection at once. `ClientStream` also sees hypercorn's answers to bytes that are
+not HTTP, which never reach the application. HTTP/2 is not offered: without TLS no client needs it, and
+hypercorn's upgrade to it fails on garbage with a traceback.
+
+One thing stays hypercorn's: while a client has sent its next request ahead of an answer, the socket is
+not read, so that client's leaving is noticed with the next bytes to it.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 
 import trio
 from hypercorn.config import Config as HypercornConfig
+from hypercorn.events import Closed, Event, RawData
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
@@ -29,6 +34,8 @@ SEND_TIMEOUT_S = 60.0  # guess
 KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """Seconds, seconds, probes: a client whose machine vanished is noticed within 30 s."""
 
+HEAD = b"HTTP/1.1 "
+INFORMATION = b"HTTP/1.1 1"
 REFUSAL = b"HTTP/1.1 4"
 NO_BODY = b"\r\ncontent-length: 0\r\n"
 """Together they tell hypercorn's own error responses: those of the application have a body."""
@@ -45,6 +52,8 @@ class ClientStream:
         self._scope = scope
         self._on_garbage = on_garbage
         self._closing = False
+        self._sending = False
+        self._head = b""
         with suppress(OSError):
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in KEEPALIVE:
@@ -57,17 +66,48 @@ class ClientStream:
         self._scope.cancel()
 
     async def send_all(self, data: bytes) -> None:
-        """Send, or raise `trio.BrokenResourceError` once the client is given up."""
+        """Send, or raise `trio.BrokenResourceError` once the client is given up.
+
+        A response's head waits for what follows it, one send and one packet for both; after the last
+        piece hypercorn sends nothing (`b""`), so no head is left behind. The socket's buffer nearly
+        always has room, so it is tried first, without trio's bookkeeping.
+        """
         if self._closing:
             raise trio.BrokenResourceError
-        if data.startswith(REFUSAL) and NO_BODY in data:
-            self._on_garbage()
+        if data.startswith(HEAD) and not (self._head or data.startswith(INFORMATION)):
+            if data.startswith(REFUSAL) and NO_BODY in data:
+                self._on_garbage()
+            self._head = data
+            return
+        data, self._head = self._head + data, b""
+        if not data:
+            return
+        if self._sending:  # The client broke the protocol while it was answered.
+            self.abort()
+            raise trio.BrokenResourceError
+        try:
+            sent = os.write(self.socket.fileno(), data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.abort()
+            raise trio.BrokenResourceError from None
+        if sent == len(data):
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._send_slowly(data[sent:])
+
+    async def _send_slowly(self, data: bytes) -> None:
+        """Send as the client takes it."""
+        self._sending = True
         try:
             with trio.fail_after(SEND_TIMEOUT_S):
                 await self._stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             self.abort()
             raise trio.BrokenResourceError from None
+        finally:
+            self._sending = False
 
     async def receive_some(self, bytes_max: int) -> bytes | bytearray:
         """The next bytes; empty once the client has closed its side."""
@@ -118,6 +158,16 @@ class Connection(TCPServer):
             pass  # The client was gone before its first byte.
         finally:
             await self._close()
+
+    async def protocol_send(self, event: Event) -> None:
+        """Send what the protocol has to say: hypercorn's way, but neither shielded nor behind a lock."""
+        if not isinstance(event, RawData):
+            await super().protocol_send(event)
+            return
+        try:
+            await self._client.send_all(event.data)
+        except trio.BrokenResourceError:
+            await self.protocol.handle(Closed())
 
 
 class Http1(H11Protocol):

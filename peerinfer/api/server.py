@@ -130,42 +130,33 @@ async def serve_http(
         hosts = HostPolicy(config.host, listening.getsockname()[0])
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
         server = _Server(node, config, hosts)
-        async with trio.open_nursery() as connections:
-            task_status.started(url)
-            try:
-                await trio.serve_listeners(server.serve, [listener], handler_nursery=connections)
-            finally:
-                server.abort()
+        task_status.started(url)
+        await trio.serve_listeners(server.serve, [listener])
 
 
 class _Server:
-    """The connections that are open now."""
+    """Serves connections, a bounded number at once."""
 
     def __init__(self, node: Serving, config: HttpConfig, hosts: HostPolicy) -> None:
         self._app = ASGIWrapper(cast(ASGIFramework, build_app(node, config, hosts)))
         self._config = _hypercorn_config()
         self._on_garbage = partial(node.dropped_http, "not_http")
-        self._open: set[ClientStream] = set()
+        self._open = 0
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """One connection from its first byte to its end; whatever fails on it ends here."""
-        if len(self._open) >= CONNECTIONS_MAX:
+        if self._open >= CONNECTIONS_MAX:
             await _turn_away(stream)
             return
-        with trio.CancelScope() as scope:
-            client = ClientStream(stream, scope, self._on_garbage)
-            self._open.add(client)
-            try:
+        self._open += 1
+        try:
+            with trio.CancelScope() as scope:
+                client = ClientStream(stream, scope, self._on_garbage)
                 await Connection(self._app, self._config, client).run()
-            except Exception:
-                log.exception("connection failed by a bug")
-            finally:
-                self._open.discard(client)
-
-    def abort(self) -> None:
-        """Cut all connections."""
-        for client in tuple(self._open):
-            client.abort()
+        except Exception:
+            log.exception("connection failed by a bug")
+        finally:
+            self._open -= 1
 
 
 async def _turn_away(stream: trio.SocketStream) -> None:

@@ -31,7 +31,8 @@ class ScriptedNode:
         self.ready = True
         self.prefill: list[Step] = []
         """Before the first chunk."""
-        self.steps: list[Step] = [*self.chat_chunks("Hello", " world"), self.end()]
+        self.steps: Any = [*self.chat_chunks("Hello", " world"), self.end()]
+        """The answer: a list, or an iterable of steps without end."""
         self.incoming: list[Incoming] = []
         self.outcomes: list[str] = []
         """How each request was left: `whole`, or `cancelled` before its script was over."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
+from contextlib import suppress
 
 import pytest
 import trio
+import trio.testing
 
-from peerinfer.core.types import Chunk
 from tests.api.scripted import Face, ScriptedNode, chat_body, raw_post
 
 CHAT = "/v1/chat/completions"
@@ -60,19 +62,28 @@ async def test_disconnect_between_chunks_cancels(face: Face, stream: bool, how: 
 
 async def test_disconnect_while_chunks_flow_cancels(face: Face) -> None:
     """The next send fails, or the reader sees the end first; the answer has no end of its own."""
-    endless = ScriptedNode.chunk(delta={"content": "x"})
-
-    class Endless(list[Chunk]):
-        def __iter__(self):  # type: ignore[no-untyped-def]
-            while True:
-                yield endless
-
-    face.node.steps = Endless()  # type: ignore[assignment]
+    face.node.steps = itertools.repeat(ScriptedNode.chunk(delta={"content": "x"}))
     client = await face.send_chat(stream=True)
     with trio.fail_after(10):
         await client.receive_some(100)
     await client.aclose()
     assert await left(face) == ["cancelled"]
+
+
+async def test_disconnect_of_a_client_with_requests_ahead_leaves_nothing(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sent its next request early, so hypercorn does not read: the send that fails must end all."""
+    monkeypatch.setattr("peerinfer.api.server.CONNECTIONS_MAX", 1)
+    face.node.steps = itertools.repeat(ScriptedNode.chunk(delta={"content": "x"}))
+    client = await face.connect()
+    with trio.fail_after(10):
+        await client.send_all(raw_post(CHAT, chat_body(stream=True)) * 2)
+        await client.receive_some(100)
+        reset(client)
+        assert await left(face) == ["cancelled"]
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (await face.get("/healthz")).is_success
 
 
 async def test_client_that_stops_reading_is_given_up(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +93,9 @@ async def test_client_that_stops_reading_is_given_up(face: Face, monkeypatch: py
     face.node.steps = [big] * 50
     client = await face.send_chat(stream=True)
     assert await left(face) == ["cancelled"]
+    with trio.fail_after(10), suppress(trio.BrokenResourceError):
+        while await client.receive_some(1 << 20):
+            pass
     await client.aclose()
 
 
