@@ -28,8 +28,9 @@ from peerinfer.api.errors import (
 )
 from peerinfer.api.ports import Serving
 from peerinfer.api.security import check_content_type
-from peerinfer.api.validate import POLICIES, check_body, include_usage
+from peerinfer.api.validate import check_body, include_usage
 from peerinfer.config import HttpConfig
+from peerinfer.core.policies import POLICIES
 from peerinfer.core.types import Chunk, End, Endpoint, PeerId, RequestError
 from peerinfer.node.reply import Incoming, Reply
 

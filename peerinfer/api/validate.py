@@ -15,9 +15,6 @@ from peerinfer.core.types import Endpoint, RequestError
 
 Body = Mapping[str, object]
 
-POLICIES = ("cost", "longest-prefix", "local", "round-robin", "random")
-"""What `x-peerinfer-policy` may ask for (config.RoutingConfig.policy)."""
-
 COUNTS = ("max_tokens", "max_completion_tokens", "n")
 NUMBERS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
