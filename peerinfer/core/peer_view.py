@@ -311,14 +311,11 @@ class PeerView:
     def _bound_pages(self, *, now: float) -> None:
         """Keep the estimates within their pool: drop those that can never pay, then trim the largest."""
         pages_max = self._config.anti_entropy.estimates_bytes_max // PAGE_BYTES
-        excess = self._index.page_count - pages_max
-        if excess <= 0:
+        if self._index.page_count <= pages_max:
             return
         for known in self._least_paying(now=now):
-            excess -= len(known.estimate.pages)
-            self._index.trim(known.estimate, 0)
-            if excess <= 0:
-                return
+            if self._index.page_count > pages_max:
+                self._index.trim(known.estimate, 0)
         self._index.trim_all(pages_max)
 
     def _least_paying(self, *, now: float) -> Iterator[Peer]:

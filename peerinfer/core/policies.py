@@ -27,11 +27,10 @@ TARGETS_MAX = 32
 
 
 class Candidate(NamedTuple):
-    """A node that could serve, and what was known of it. The order of the fields is the order of preference:
-    cost, this node, lesser load, peer id.
+    """A node that could serve, and what was known of it.
 
-    A plain tuple, since a decision builds and compares one for every peer: a frozen dataclass with an order
-    of its own takes four times as long.
+    Ordered as preferred: by cost, then this node, the lesser load, the peer id. A tuple, since a decision
+    builds and compares one for every peer, and a frozen dataclass would take four times as long.
     """
 
     cost_s: float
@@ -72,7 +71,7 @@ class Situation:
 
 
 Choice = tuple[list[Candidate], str]
-"""Candidates, best first, and a short reason for people."""
+"""Options, best first, and a short reason for people."""
 
 
 def longest_prefix(situation: Situation) -> Choice:
@@ -153,11 +152,11 @@ def _unless_here(best: Candidate, situation: Situation) -> Choice:
 def _before_others(first: Candidate, situation: Situation) -> list[Candidate]:
     """One option, then the others by cost."""
     ranked = nsmallest(TARGETS_MAX, situation.options)
-    return [first, *(option for option in ranked if option is not first)]
+    return [first, *(option for option in ranked if option is not first)][:TARGETS_MAX]
 
 
 def _rotated(options: list[Candidate], start: int) -> list[Candidate]:
-    """Candidates by peer id, from the `start`-th on."""
+    """Options by peer id, from the `start`-th on."""
     ordered = sorted(options, key=lambda option: option.peer)
     first = start % len(ordered)
     return (ordered[first:] + ordered[:first])[:TARGETS_MAX]

@@ -1,0 +1,476 @@
+"""What a node believes of its peers: order, restarts, liveness, push-back, bounds. Example by example."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from peerinfer.config import AntiEntropyConfig, Config, PushBackConfig
+from peerinfer.core.estimate_index import PAGE_BYTES
+from peerinfer.core.peer_view import Applied, Change, PeerStatus
+from peerinfer.core.types import Load, NodeState
+from tests.core.swarm import BASE, IDLE, ME, A, B, C, Swarm, chain, message, new_view
+
+ONE, TWO = chain(1, 4), chain(2, 4)
+BUSY = replace(IDLE, queued=3)
+
+
+def matches(swarm: Swarm, keys: tuple[int, ...]) -> dict[str, int]:
+    """Matched pages by peer."""
+    found = swarm.view.match_estimates(keys)
+    return {peer.peer: found[peer.estimate.slot] for peer in swarm.view.candidates()}
+
+
+# Trees
+
+
+def test_a_snapshot_makes_its_sender_a_peer_with_that_tree() -> None:
+    swarm = Swarm()
+    assert swarm.hear(A, ONE, tree_version=7, pages=4) is Applied.APPLIED
+    assert swarm.view.estimated_pages(A) == list(ONE)
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.peer, record.tree_version, record.pages, record.known_pages) == (A, 7, 4, 4)
+    assert matches(swarm, (*ONE, 99)) == {A: 4}
+
+
+def test_a_new_tree_replaces_the_old_one_as_a_whole() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE)
+    swarm.hear(A, TWO)
+    assert swarm.view.estimated_pages(A) == list(TWO)
+    assert matches(swarm, ONE) == {A: 0}
+
+
+def test_a_cut_tree_matches_what_it_brought() -> None:
+    swarm = Swarm()
+    assert swarm.hear(A, ONE[:2], cut=True, pages=4) is Applied.APPLIED
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.pages, record.known_pages) == (4, 2)
+    assert matches(swarm, ONE) == {A: 2}
+
+
+def test_a_heartbeat_with_the_known_version_confirms_the_tree() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, tree_version=7)
+    swarm.now += 1.0
+    assert swarm.hear(A, None, tree_version=7, pages=4) is Applied.HEARTBEAT
+    record = swarm.view.get(A)
+    assert record is not None
+    assert record.confirmed_at == record.heard_at == swarm.now
+
+
+def test_a_heartbeat_with_an_unknown_version_asks_for_a_pull_and_keeps_the_old_tree() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, tree_version=7)
+    swarm.now += 1.0
+    assert swarm.hear(A, None, tree_version=8, load=BUSY) is Applied.NEEDS_PULL
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.tree_version, record.load, record.confirmed_at) == (7, BUSY, swarm.now - 1.0)
+
+
+def test_a_heartbeat_of_a_stranger_makes_it_a_peer_whose_tree_is_to_be_pulled() -> None:
+    swarm = Swarm()
+    assert swarm.hear(A, None, tree_version=0) is Applied.NEEDS_PULL
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.tree_version, record.confirmed_at) == (-1, None)
+
+
+def test_a_pulled_snapshot_brings_the_tree_though_its_seq_is_known() -> None:
+    """A pull is answered with the state of the moment and the seq of the last publish."""
+    swarm = Swarm()
+    swarm.hear(A, None, seq=5, tree_version=8)
+    pulled = message(ONE, seq=5, tree_version=9)
+    assert swarm.view.apply_snapshot(A, pulled, now=swarm.now) is Applied.APPLIED
+    assert swarm.view.apply_snapshot(A, pulled, now=swarm.now) is Applied.STALE
+    assert swarm.view.estimated_pages(A) == list(ONE)
+
+
+def test_an_old_message_with_an_old_tree_changes_nothing() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, seq=5, tree_version=8)
+    before = swarm.view.get(A)
+    old = message(TWO, seq=4, tree_version=7, load=BUSY, paused_for_s=5.0)
+    assert swarm.view.apply_snapshot(A, old, now=swarm.now + 1.0) is Applied.STALE
+    assert swarm.view.apply_snapshot(A, replace(old, keys=None), now=swarm.now + 1.0) is Applied.STALE
+    assert swarm.view.get(A) == before
+
+
+def test_a_late_message_may_still_bring_the_newest_tree_but_not_its_load() -> None:
+    swarm = Swarm()
+    swarm.hear(A, None, seq=6, tree_version=8)
+    late = message(ONE, seq=5, tree_version=8, load=BUSY, paused_for_s=5.0)
+    assert swarm.view.apply_snapshot(A, late, now=swarm.now) is Applied.APPLIED
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.seq, record.load, record.paused_until) == (6, IDLE, -inf)
+
+
+def test_own_messages_that_come_back_make_no_peer() -> None:
+    view = new_view()
+    assert view.apply_snapshot(ME, BASE, now=0.0) is Applied.STALE
+    assert len(view) == 0
+
+
+# Incarnations
+
+
+def test_a_restarted_peer_starts_with_an_empty_estimate() -> None:
+    """Its first message may be a heartbeat, and its counters start again."""
+    swarm = Swarm()
+    swarm.hear(A, ONE, seq=50, tree_version=70, paused_for_s=9.0)
+    swarm.view.update_estimate(A, TWO, incarnation=1, tree_version=80, now=swarm.now)
+    assert swarm.hear(A, None, incarnation=2, seq=1, tree_version=3) is Applied.NEEDS_PULL
+    assert swarm.view.estimated_pages(A) == []
+    assert swarm.view.inserted_pages(A) == frozenset()
+    assert swarm.view.state(A, now=swarm.now) is PeerStatus.ALIVE
+    assert swarm.hear(A, TWO, incarnation=2, seq=2, tree_version=3) is Applied.APPLIED
+
+
+def test_a_message_of_an_earlier_incarnation_is_stale() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, incarnation=2)
+    assert swarm.hear(A, TWO, incarnation=1, seq=99, tree_version=99) is Applied.STALE
+    assert swarm.view.estimated_pages(A) == list(ONE)
+
+
+def test_a_reply_tells_of_a_restart_too() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, incarnation=1)
+    swarm.view.observe_load(A, BUSY, incarnation=2, seq=0, now=swarm.now)
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.incarnation, record.load, record.known_pages) == (2, BUSY, 0)
+    swarm.view.observe_load(A, IDLE, incarnation=1, seq=99, now=swarm.now)
+    assert swarm.view.get(A) == record
+
+
+# Optimistic inserts (line 17)
+
+
+def test_an_insert_is_matched_beside_the_tree_of_its_owner_and_never_in_it() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, tree_version=1)
+    swarm.view.update_estimate(A, TWO, incarnation=1, tree_version=2, now=swarm.now)
+    assert (matches(swarm, ONE), matches(swarm, TWO)) == ({A: 4}, {A: 4})
+    assert swarm.view.estimated_pages(A) == list(ONE)
+    assert swarm.view.inserted_pages(A) == set(TWO)
+
+
+def test_an_insert_yields_to_the_first_tree_that_covers_it() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, tree_version=1)
+    swarm.view.update_estimate(A, TWO, incarnation=1, tree_version=2, now=swarm.now)
+    swarm.hear(A, ONE, tree_version=2)
+    assert matches(swarm, TWO) == {A: 0}
+
+
+def test_an_insert_for_another_life_of_the_peer_is_not_made() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, incarnation=2)
+    swarm.view.update_estimate(A, TWO, incarnation=1, tree_version=9, now=swarm.now)
+    swarm.view.update_estimate(B, TWO, incarnation=1, tree_version=9, now=swarm.now)
+    assert matches(swarm, TWO) == {A: 0}
+
+
+# Load and round trips
+
+
+def test_the_load_of_a_reply_counts_though_its_seq_is_that_of_the_last_message() -> None:
+    swarm = Swarm()
+    swarm.hear(A, seq=5)
+    swarm.now += 1.0
+    swarm.view.observe_load(A, BUSY, incarnation=1, seq=5, now=swarm.now)
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.load, record.heard_at) == (BUSY, swarm.now)
+
+
+def test_a_reply_that_was_overtaken_by_a_message_is_old_news() -> None:
+    swarm = Swarm()
+    swarm.hear(A, seq=5)
+    swarm.view.observe_load(A, BUSY, incarnation=1, seq=4, now=swarm.now)
+    swarm.view.observe_load(B, BUSY, incarnation=1, seq=4, now=swarm.now)
+    record = swarm.view.get(A)
+    assert record is not None
+    assert record.load == IDLE
+    assert swarm.view.get(B) is None
+
+
+def test_a_message_that_a_reply_overtook_still_brings_what_replies_do_not_carry() -> None:
+    swarm = Swarm()
+    swarm.hear(A, seq=4)
+    swarm.view.observe_load(A, BUSY, incarnation=1, seq=5, now=swarm.now)
+    swarm.hear(A, seq=5, tree_version=4, state=NodeState.DRAINING)
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.load, record.state) == (BUSY, NodeState.DRAINING)
+
+
+def test_round_trips_are_smoothed() -> None:
+    swarm = Swarm()
+    swarm.hear(A, round_trip_s=0.1)
+    swarm.view.observe_round_trip(A, 0.2)
+    swarm.view.observe_round_trip(B, 0.2)
+    record = swarm.view.get(A)
+    assert record is not None
+    assert record.round_trip_s == pytest.approx(0.125)
+
+
+def test_what_is_forwarded_counts_at_once_and_until_it_is_settled() -> None:
+    swarm = Swarm()
+    swarm.hear(A)
+    for peer in (A, B, ME):
+        swarm.view.forwarded(peer, 500)
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.unsettled_tokens, swarm.view.own_unsettled_tokens) == (500, 500)
+    for peer in (A, B, ME):
+        swarm.view.settled(peer, 500)
+        swarm.view.settled(peer, 500)
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.unsettled_tokens, swarm.view.own_unsettled_tokens) == (0, 0)
+    assert [swarm.view.recent_work.tokens(peer) > 0 for peer in (A, B, ME)] == [True, False, True]
+
+
+def test_the_typical_rate_is_the_median_of_what_peers_measured() -> None:
+    swarm = Swarm()
+    assert swarm.view.typical_prefill_tokens_per_s() == 0.0
+    for peer, rate in ((A, 0.0), (B, 200.0), (C, 300.0)):
+        swarm.hear(peer, load=Load(prefill_tokens_per_s=rate))
+    assert swarm.view.typical_prefill_tokens_per_s() == 200.0
+
+
+# Liveness
+
+
+def test_silence_makes_a_peer_suspect_and_a_message_ends_it() -> None:
+    swarm = Swarm()
+    swarm.hear(A, next_within_s=0.5)
+    states = [swarm.view.state(A, now=swarm.now + after) for after in (0.0, 1.4, 1.5)]
+    assert states == [PeerStatus.ALIVE, PeerStatus.ALIVE, PeerStatus.SUSPECT]
+    swarm.now += 2.0
+    swarm.hear(A, next_within_s=0.5)
+    assert swarm.view.state(A, now=swarm.now) is PeerStatus.ALIVE
+
+
+def test_a_duplicate_of_an_old_message_is_no_sign_of_life() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, seq=3, tree_version=3)
+    swarm.view.apply_snapshot(A, message(ONE, seq=3, tree_version=3), now=swarm.now + 60.0)
+    assert swarm.view.state(A, now=swarm.now + 60.0) is PeerStatus.SUSPECT
+
+
+def test_a_broken_link_is_a_hint_at_once_and_a_new_one_its_end() -> None:
+    swarm = Swarm()
+    swarm.hear(A)
+    for peer in (A, B):
+        swarm.view.link_down(peer, now=swarm.now)
+    assert swarm.view.state(A, now=swarm.now) is PeerStatus.SUSPECT
+    for peer in (A, B):
+        swarm.view.link_up(peer, now=swarm.now + 1.0)
+    assert swarm.view.state(A, now=swarm.now + 1.0) is PeerStatus.ALIVE
+    assert swarm.view.get(B) is None
+
+
+def test_whoever_was_frozen_suspects_nobody_for_it_but_keeps_old_suspicions() -> None:
+    swarm = Swarm()
+    swarm.hear(B, next_within_s=0.5)
+    swarm.now += 5.0
+    swarm.hear(A, next_within_s=0.5)
+    swarm.view.expire(now=swarm.now)
+    swarm.now += 60.0
+    swarm.view.restart_clocks(now=swarm.now)
+    states = {peer: swarm.view.state(peer, now=swarm.now) for peer in (A, B)}
+    assert states == {A: PeerStatus.ALIVE, B: PeerStatus.SUSPECT}
+
+
+def test_an_unknown_peer_is_suspect() -> None:
+    assert new_view().state(A, now=0.0) is PeerStatus.SUSPECT
+
+
+@pytest.mark.parametrize("state", [NodeState.DRAINING, NodeState.LOADING])
+def test_a_peer_is_what_it_says_unless_it_is_silent(state: NodeState) -> None:
+    swarm = Swarm()
+    swarm.hear(A, state=state)
+    assert swarm.view.state(A, now=swarm.now) == state.value
+    assert swarm.view.state(A, now=swarm.now + 60.0) is PeerStatus.SUSPECT
+
+
+def test_changes_are_told_once_and_by_peer_id() -> None:
+    swarm = Swarm()
+    swarm.hear(B)
+    swarm.hear(A, state=NodeState.LOADING)
+    assert swarm.view.expire(now=swarm.now) == [
+        Change(peer=A, status=PeerStatus.LOADING, before=None, silence_s=0.0),
+        Change(peer=B, status=PeerStatus.ALIVE, before=None, silence_s=0.0),
+    ]
+    assert swarm.view.expire(now=swarm.now) == []
+    swarm.now += 1.0
+    swarm.hear(A)
+    assert swarm.view.expire(now=swarm.now + 2.5) == [
+        Change(peer=A, status=PeerStatus.ALIVE, before=PeerStatus.LOADING, silence_s=2.5),
+        Change(peer=B, status=PeerStatus.SUSPECT, before=PeerStatus.ALIVE, silence_s=3.5),
+    ]
+
+
+# Forgetting
+
+
+def test_a_silent_peer_is_forgotten_and_nothing_old_brings_it_back() -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, incarnation=3, seq=7, tree_version=9)
+    swarm.view.forwarded(A, 500)
+    swarm.view.expire(now=swarm.now)
+    assert swarm.view.expire(now=swarm.now + 300.0) == [
+        Change(peer=A, status="forgotten", before=PeerStatus.ALIVE, silence_s=300.0)
+    ]
+    assert (len(swarm.view), swarm.view.peers(), swarm.view.known_incarnation(A)) == (0, [], 3)
+    for incarnation, seq in ((3, 7), (3, 2), (2, 99)):
+        old = message(ONE, incarnation=incarnation, seq=seq, tree_version=99)
+        assert swarm.view.apply_snapshot(A, old, now=swarm.now + 301.0) is Applied.STALE
+    assert len(swarm.view) == 0
+    assert swarm.view.estimated_pages(A) == []
+    assert swarm.view.inserted_pages(A) == frozenset()
+
+
+@pytest.mark.parametrize(("incarnation", "seq"), [(3, 8), (4, 1)])
+def test_a_forgotten_peer_that_speaks_again_is_a_peer_again(incarnation: int, seq: int) -> None:
+    swarm = Swarm()
+    swarm.hear(A, ONE, incarnation=3, seq=7, tree_version=9)
+    swarm.view.expire(now=swarm.now + 300.0)
+    news = message(None, incarnation=incarnation, seq=seq, tree_version=9)
+    assert swarm.view.apply_snapshot(A, news, now=swarm.now + 301.0) is Applied.NEEDS_PULL
+    assert swarm.view.known_incarnation(A) == incarnation
+
+
+def test_the_marks_of_forgotten_peers_are_bounded() -> None:
+    swarm = Swarm(config=Config(anti_entropy=AntiEntropyConfig(peers_max=2)))
+    for peer in (A, B, C):
+        swarm.hear(peer, incarnation=5)
+        swarm.view.expire(now=swarm.now + 300.0)
+    assert [swarm.view.known_incarnation(peer) for peer in (A, B, C)] == [0, 5, 5]
+
+
+def test_a_full_view_forgets_the_longest_silent_peer_for_a_new_one() -> None:
+    swarm = Swarm(config=Config(anti_entropy=AntiEntropyConfig(peers_max=2)))
+    for peer in (B, A, C):
+        swarm.now += 0.1
+        swarm.hear(peer)
+    assert [record.peer for record in swarm.view.peers()] == [A, C]
+    assert [(change.peer, change.status) for change in swarm.view.expire(now=swarm.now)] == [
+        (A, "alive"),
+        (B, "forgotten"),
+        (C, "alive"),
+    ]
+
+
+# Push-back
+
+
+def test_a_pause_counts_from_receipt_and_ends_within_its_jitter() -> None:
+    swarm = Swarm()
+    swarm.hear(A, next_within_s=60.0, paused_for_s=5.0)
+    states = [swarm.view.state(A, now=swarm.now + after) for after in (0.0, 3.9, 6.1)]
+    assert states == [PeerStatus.PAUSED, PeerStatus.PAUSED, PeerStatus.ALIVE]
+
+
+def test_a_newer_message_without_a_pause_lifts_it_at_once() -> None:
+    swarm = Swarm()
+    swarm.hear(A, paused_for_s=5.0)
+    swarm.hear(A)
+    assert swarm.view.state(A, now=swarm.now) is PeerStatus.ALIVE
+
+
+def test_a_refusal_holds_until_the_peer_says_otherwise() -> None:
+    swarm = Swarm()
+    swarm.hear(A, next_within_s=60.0)
+    for peer in (A, B):
+        swarm.view.refused(peer, wait_s=2.0, now=swarm.now)
+    states = [swarm.view.state(A, now=swarm.now + after) for after in (0.0, 1.9, 2.0)]
+    assert states == [PeerStatus.PAUSED, PeerStatus.PAUSED, PeerStatus.ALIVE]
+    swarm.view.refused(A, wait_s=2.0, now=swarm.now)
+    swarm.hear(A)
+    assert swarm.view.state(A, now=swarm.now) is PeerStatus.ALIVE
+
+
+def test_a_peer_that_does_not_answer_is_left_alone_whatever_its_messages_say() -> None:
+    swarm = Swarm(config=Config(push_back=PushBackConfig(pause_s_max=10.0)))
+    swarm.hear(A, next_within_s=60.0)
+    for peer in (A, B):
+        swarm.view.unanswered(peer, wait_s=1000.0, now=swarm.now)
+    swarm.hear(A, next_within_s=60.0)
+    states = [swarm.view.state(A, now=swarm.now + after) for after in (0.0, 9.9, 10.0)]
+    assert states == [PeerStatus.PAUSED, PeerStatus.PAUSED, PeerStatus.ALIVE]
+    record = swarm.view.get(A)
+    assert record is not None
+    assert record.paused_until == swarm.now + 10.0
+
+
+# The pool
+
+
+def pool_of(pages: int) -> Config:
+    return Config(anti_entropy=AntiEntropyConfig(estimates_bytes_max=pages * PAGE_BYTES))
+
+
+def known_pages(swarm: Swarm) -> dict[str, int]:
+    return {record.peer: record.known_pages for record in swarm.view.peers()}
+
+
+def test_the_pool_first_drops_the_estimates_that_can_never_pay() -> None:
+    """100 pages of 16 tokens save 1.6 s at most, which a round trip of 2 s eats up."""
+    swarm = Swarm(config=pool_of(250))
+    swarm.hear(A, chain(1, 100), round_trip_s=2.0)
+    swarm.hear(B, chain(2, 100))
+    swarm.hear(C, chain(3, 100))
+    assert known_pages(swarm) == {A: 0, B: 100, C: 100}
+
+
+def test_a_suspect_peer_s_estimate_goes_before_any_other() -> None:
+    swarm = Swarm(config=pool_of(250))
+    swarm.hear(B, chain(2, 100))
+    swarm.hear(A, chain(1, 100), round_trip_s=2.0)
+    swarm.view.link_down(B, now=swarm.now)
+    swarm.hear(C, chain(3, 100))
+    assert known_pages(swarm) == {A: 100, B: 0, C: 100}
+
+
+def test_the_pool_then_trims_the_tails_of_the_largest() -> None:
+    swarm = Swarm(config=pool_of(200))
+    swarm.hear(A, chain(1, 120))
+    swarm.hear(B, chain(2, 20))
+    swarm.hear(C, chain(3, 110))
+    assert known_pages(swarm) == {A: 90, B: 20, C: 90}
+    assert matches(swarm, chain(1, 120)) == {A: 90, B: 0, C: 0}
+
+
+def test_a_trimmed_tree_is_not_pulled_again_but_taken_whole_when_it_comes_and_fits() -> None:
+    swarm = Swarm(config=pool_of(150))
+    swarm.hear(A, chain(1, 100), tree_version=1)
+    swarm.hear(B, chain(2, 100), tree_version=1)
+    assert known_pages(swarm) == {A: 75, B: 75}
+    assert swarm.hear(A, None, tree_version=1) is Applied.HEARTBEAT
+    swarm.hear(B, (), tree_version=2)
+    assert swarm.hear(A, chain(1, 100), tree_version=1) is Applied.APPLIED
+    assert known_pages(swarm) == {A: 100, B: 0}
+
+
+def test_inserts_take_their_part_of_the_pool() -> None:
+    swarm = Swarm(config=pool_of(100))
+    swarm.hear(A, chain(1, 80))
+    swarm.view.update_estimate(A, chain(2, 40), incarnation=1, tree_version=9, now=swarm.now)
+    assert known_pages(swarm) == {A: 60}
+
+
+def test_estimates_stay_within_the_pool_even_if_inserts_fill_it() -> None:
+    swarm = Swarm(config=pool_of(10))
+    swarm.hear(A, chain(1, 5))
+    swarm.view.update_estimate(A, chain(2, 40), incarnation=1, tree_version=9, now=swarm.now)
+    assert known_pages(swarm) == {A: 0}
