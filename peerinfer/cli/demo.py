@@ -7,7 +7,6 @@ without, in one run (see workload.py).
 from __future__ import annotations
 
 import json
-import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +28,8 @@ from peerinfer.cli.demo_table import (
 )
 from peerinfer.cli.demo_texts import TOPICS
 from peerinfer.cli.errors import INTERRUPTED, run_async
+from peerinfer.cli.model import fetch_with_progress
+from peerinfer.cli.stopping import SIGNALS
 from peerinfer.cli.workload import QUESTIONS_PER_PREFIX, Block, Chat, load_mmlu, plan
 
 SEED = 7
@@ -71,7 +72,10 @@ def demo(
     prefixes = -(-requests // QUESTIONS_PER_PREFIX)
     topics = list(TOPICS) if data is None else load_mmlu(data, count=prefixes, seed=SEED)
     blocks = plan(topics, requests=requests, nodes=peers, seed=SEED)
-    show = Demonstration(blocks, console=Console(stderr=json_output, highlight=False, soft_wrap=True))
+    console = Console(stderr=json_output, highlight=False, soft_wrap=True)
+    if engine != "simulated":
+        fetch_with_progress(console)
+    show = Demonstration(blocks, console=console)
     with tempfile.TemporaryDirectory(prefix="peerinfer-demo-") as directory:
         run_async(show.run, peers, ["--engine", engine], Path(directory), exit_after, json_output)
     raise SystemExit(0 if show.finished else INTERRUPTED)
@@ -93,7 +97,7 @@ class Demonstration:
     ) -> None:
         """Start the nodes, ask, sum up, and keep them running until a signal comes."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(_cancel_on_signal, nursery.cancel_scope)
+            nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             self._console.print(f"Starting {count} nodes on this machine.")
             with self._console.status("") as status:
                 async with run_nodes(
@@ -168,11 +172,8 @@ class Demonstration:
         return {"nodes": nodes, **summary_json(self._rows)}
 
 
-async def _cancel_on_signal(
-    scope: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        task_status.started()
+async def _cancel_on_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(*SIGNALS) as signals:
         async for _ in signals:
             scope.cancel()
             return

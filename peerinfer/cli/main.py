@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from peerinfer import __version__
+from peerinfer.cli.bootstrap import bootstrap
 from peerinfer.cli.demo import demo
 from peerinfer.cli.errors import OneLineGroup
 from peerinfer.cli.model import model
@@ -24,7 +25,7 @@ def peerinfer() -> None:
     """
 
 
-for command in (serve, join, demo, ask, status, peers, model):
+for command in (serve, join, bootstrap, demo, ask, status, peers, model):
     peerinfer.add_command(command)
 
 

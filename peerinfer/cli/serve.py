@@ -114,7 +114,7 @@ def starting() -> Iterator[None]:
     except Exception as error:
         for leaf in leaves_of(error):
             if isinstance(leaf, AddressInUseError):
-                raise CommandError(f"{leaf.strerror}: choose another with --listen") from None
+                raise CommandError(f"{leaf.strerror or leaf}; choose another with --listen") from None
             if isinstance(leaf, EngineError | IdentityError | ValueError):
                 raise CommandError(str(leaf)) from None
         raise

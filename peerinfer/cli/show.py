@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -111,8 +111,14 @@ def peers(api: str, as_json: bool) -> None:
     if known:
         _print_table(peers_table(known))
     for peer in foreign:
-        differs = ", ".join(peer.get("differs") or ["what it serves"])
-        click.echo(f"{short(peer.get('peer_id'))} serves something else: {differs} differs")
+        click.echo(f"{short(peer.get('peer_id'))} {_foreign(peer.get('differs') or ())}")
+
+
+def _foreign(differs: Sequence[str]) -> str:
+    """What is to be said of a peer that shares the network and not the cache."""
+    if "role" in differs:
+        return "introduces peers to each other and serves no requests"
+    return f"serves something else: {', '.join(differs) or 'its fingerprint'} differs"
 
 
 def _print_table(table: Table) -> None:

@@ -1,0 +1,97 @@
+"""`peerinfer bootstrap`: a peer without an engine, which others join through.
+
+It takes part in discovery and in nothing else: no topic, no trees, and every request is refused. A node that
+asks what it serves is told its role, so that it shows up as a bootstrap peer and not as a silent one.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import platformdirs
+import trio
+
+from peerinfer import __version__
+from peerinfer.cli.data_dir import lock
+from peerinfer.cli.errors import run_async
+from peerinfer.cli.event_log import log_to_stderr
+from peerinfer.cli.node_options import NodeOptions, addrs_argument, node_options
+from peerinfer.cli.ready import Ready, show_ready
+from peerinfer.cli.serve import starting
+from peerinfer.cli.stopping import until_stopped
+from peerinfer.core.fingerprint import Hello, encode_hello
+from peerinfer.core.frames import Ask, Refuse, Request
+from peerinfer.core.types import PeerId
+
+if TYPE_CHECKING:
+    from peerinfer.node.ports import Call
+
+ROLE = {"role": "bootstrap"}
+FRAME_BYTES_MAX = 64 * 1024
+"""Longer frames are not read: it has no use for requests."""
+
+
+@click.command()
+@addrs_argument
+@node_options(engine=False)
+def bootstrap(options: NodeOptions) -> None:
+    """Start a peer without an engine, for others to join through.
+
+    It helps nodes to find each other, serves no requests and has no HTTP face. ADDR… are peers that it
+    joins itself. Ctrl-C stops it.
+    """
+    default = Path(platformdirs.user_data_dir("peerinfer")) / "bootstrap"
+    with lock(options.data_dir or default) as data_dir:
+        log_to_stderr()
+        run_async(_run, options, data_dir)
+
+
+async def _run(options: NodeOptions, data_dir: Path) -> None:
+    from peerinfer.overlay.libp2p import LibP2POverlay
+
+    async with until_stopped(stdin=options.until_stdin_closes), AsyncExitStack() as stack:
+        with starting():
+            overlay = LibP2POverlay(
+                data_dir=data_dir,
+                config=options.config.overlay,
+                topic=None,
+                frame_bytes_max=FRAME_BYTES_MAX,
+            )
+            await stack.enter_async_context(overlay.run(Introducer()))
+        ready = Ready(
+            version=__version__,
+            peer_id=overlay.peer_id,
+            addrs=overlay.addrs(),
+            http=None,
+            model=None,
+            engine=None,
+        )
+        show_ready(ready, as_json=options.as_json)
+        await trio.sleep_forever()
+
+
+class Introducer:
+    """What an overlay reports to on a peer that only introduces others: an `OverlaySink`."""
+
+    def gossip(self, peer: PeerId, payload: bytes) -> None:
+        """There is no topic here."""
+
+    def link_up(self, peer: PeerId) -> None:
+        """The overlay has logged it."""
+
+    def link_down(self, peer: PeerId) -> None:
+        """The overlay has logged it."""
+
+    async def serve_call(self, call: Call, opening: Request | Ask) -> None:
+        """Refuse at once; the asking node tries the next target."""
+        await call.send(Refuse(id=opening.id, code="not_ready", message="a bootstrap peer has no engine"))
+
+    def hello(self) -> bytes:
+        """A role in place of a fingerprint's fields, which no node shares."""
+        return encode_hello(Hello(fields=ROLE, snapshot=b""))
+
+    def dropped(self, kind: str, peer: PeerId | None, reason: str) -> None:
+        """Nobody asks a bootstrap peer for its counters."""
