@@ -17,13 +17,11 @@ import trio
 from peerinfer.api.server import open_listener, serve_http
 from peerinfer.config import Config
 from peerinfer.core.fingerprint import fingerprint, topic
+from peerinfer.core.frame_codec import FRAME_OVERHEAD_BYTES_MAX
 from peerinfer.engine.choose import build_engine
 from peerinfer.node.incarnation import stored_incarnations
 from peerinfer.node.node import Node
 from peerinfer.overlay.libp2p import LibP2POverlay
-
-FRAME_OVERHEAD_BYTES = 64 * 1024
-"""What a frame may have beyond the request body in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,7 @@ async def run_peer(
         data_dir=data_dir,
         config=config.overlay,
         topic=topic(fingerprint(engine.info.fingerprint_fields)),
-        frame_bytes_max=config.http.body_bytes_max + FRAME_OVERHEAD_BYTES,
+        frame_bytes_max=config.http.body_bytes_max + FRAME_OVERHEAD_BYTES_MAX,
     )
     node = Node(
         overlay=overlay,

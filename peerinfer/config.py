@@ -140,6 +140,10 @@ class EngineConfig:
     simulated_overhead_s: float = 0.01  # guess
 
 
+BODY_BYTES_MAX = 16 * 1024 * 1024
+"""The protocol's own limit: what a frame can carry (docs/protocol.md)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """The HTTP face (api/)."""
@@ -152,6 +156,10 @@ class HttpConfig:
     """A longer body gets 413. The same bytes travel on the wire, so this bounds frames too."""
     allow_overrides: bool = False
     """Honour `x-peerinfer-policy` and `x-peerinfer-target`."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.body_bytes_max <= BODY_BYTES_MAX:
+            raise ValueError(f"body_bytes_max is {self.body_bytes_max}; allowed are 1 to {BODY_BYTES_MAX}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ import trio
 
 from peerinfer.config import Config
 from peerinfer.core.cost_model import wait_s
-from peerinfer.core.fingerprint import fingerprint
 from peerinfer.core.page_keys import PageHasher
 from peerinfer.core.peer_view import PeerStatus, PeerView
 from peerinfer.core.push_back import PushBack
@@ -58,6 +57,7 @@ class Context:
     next_incarnation: Callable[[int], int]
     """A new incarnation above the argument, persisted before it is returned."""
     incarnation: int
+    fingerprint: bytes
     seq: int = 0
     """Raised by anti_entropy with every publish."""
     engine_state: EngineState = EngineState.LOADING
@@ -76,10 +76,6 @@ class Context:
     @property
     def me(self) -> PeerId:
         return self.overlay.peer_id
-
-    @property
-    def fingerprint(self) -> bytes:
-        return fingerprint(self.engine.info.fingerprint_fields)
 
     @property
     def engine_ready(self) -> bool:

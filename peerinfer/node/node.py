@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from peerinfer.config import Config
+from peerinfer.core.fingerprint import fingerprint
 from peerinfer.core.frames import Ask, Request
 from peerinfer.core.page_keys import PageHasher, derive_salt
 from peerinfer.core.peer_view import PeerView
@@ -67,6 +68,7 @@ class Node:
             rng=random.Random(seed),
             next_incarnation=next_incarnation,
             incarnation=next_incarnation(0),
+            fingerprint=fingerprint(info.fingerprint_fields),
         )
         self._anti_entropy = AntiEntropy(self._context)
         self._started_at = 0.0
@@ -153,8 +155,7 @@ class Node:
 
     def link_up(self, peer: PeerId) -> None:
         log.info("peer=%s link=up", peer)
-        self._context.view.link_up(peer, now=trio.current_time())
-        self._anti_entropy.want(peer)
+        self._anti_entropy.want(peer)  # a suspect stays one until its own word comes: it may have restarted
 
     def link_down(self, peer: PeerId) -> None:
         log.info("peer=%s link=down", peer)

@@ -115,14 +115,13 @@ class _Service:
         async with trio.open_nursery() as nursery:
             nursery.cancel_scope.deadline = trio.current_time() + self._opening.time_left_s
             nursery.start_soon(self._watch_cancel, nursery.cancel_scope)
-            nursery.start_soon(self._heartbeats)
-            terminal = await self._answer()
+            terminal = await self._answer(nursery)
             nursery.cancel_scope.cancel()
         self._node.load_changed()
         self._close(terminal)
         await self._call.send(terminal)
 
-    async def _answer(self) -> Terminal:
+    async def _answer(self, nursery: trio.Nursery) -> Terminal:
         """Infer and stream; the terminal frame that ends it."""
         node, opening = self._node, self._opening
         try:
@@ -140,6 +139,7 @@ class _Service:
                         load=node.engine.load(),
                     )
                 )
+                nursery.start_soon(self._heartbeats)
                 async for item in items:
                     if not isinstance(item, Chunk):
                         node.view.own.touch(keys, now=trio.current_time())
