@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import trio
@@ -119,6 +120,7 @@ async def resolve(addr: str) -> list[Any]:
     ]
 
 
+@lru_cache(maxsize=4096)  # snapshots name the same few addresses twice a second
 def _dialable(addr: str, *, loopback: bool) -> str | None:
     try:
         parts = _parse(addr)

@@ -23,6 +23,8 @@ log = logging.getLogger("peerinfer.overlay")
 GIVE_UP_S = 300.0  # guess; the node forgets a silent peer after as long
 STABLE_S = 5.0  # guess
 """A link that lasted shorter counts as one more failure, or two nodes could reconnect in a tight loop."""
+HEARD_RETRY_S = 5.0  # guess
+"""Between two tries of a peer that lets itself be heard, however long its backoff is by now."""
 TARGETS_MAX = 1024  # guess
 AT_ONCE_MAX = 16  # guess
 
@@ -43,6 +45,8 @@ class _Target:
     heard_at: float = 0.0
     """When the peer announced itself, or was linked, last."""
     due_at: float = 0.0
+    tried_at: float = float("-inf")
+    refused_until: float = 0.0
     failures: int = 0
     dialling: bool = False
     unreachable: bool = False
@@ -83,9 +87,11 @@ class Dialler:
             target = self._targets[peer] = _Target(peer, heard_at=now, due_at=now)
         if announced:
             target.heard_at = now
+            worth_a_try_at = max(now, target.tried_at + HEARD_RETRY_S, target.refused_until)
+            target.due_at = min(target.due_at, worth_a_try_at)
             self._given_up.pop(peer, None)
-        if tuple(addrs) != target.learned:
-            target.learned = tuple(addrs)
+        target.learned = tuple(addrs)
+        if self._wants(target):
             self._wake.set()
 
     def link_up(self, peer: PeerId) -> None:
@@ -104,13 +110,13 @@ class Dialler:
         if target := self._targets.get(peer):
             target.failures = 0 if lasted_s >= STABLE_S else target.failures + 1
             target.heard_at = now
-            target.due_at = now + self._wait_s(target) / 2
+            target.due_at = max(now + self._wait_s(target) / 2, target.refused_until)
             self._wake.set()
 
     def refuse(self, peer: PeerId, *, for_s: float) -> None:
         """Leave a peer alone for a while."""
         if target := self._targets.get(peer):
-            target.due_at = trio.current_time() + for_s
+            target.refused_until = target.due_at = trio.current_time() + for_s
 
     async def run(self) -> None:
         """Dial whoever is due, for ever."""
@@ -162,7 +168,7 @@ class Dialler:
         self._wake.set()
 
     def _failed(self, target: _Target, reason: str) -> None:
-        now = trio.current_time()
+        now = target.tried_at = trio.current_time()
         target.due_at = max(target.due_at, now + self._wait_s(target))
         target.failures += 1
         if not target.unreachable:

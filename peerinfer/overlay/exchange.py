@@ -2,25 +2,47 @@
 
 Rules: all its frames carry one id; the opener sends nothing but cancels after its opening; the other
 side's terminal frame is the last. What breaks a rule is out of place and costs the peer its stream.
+Knows no transport: real and simulated streams carry it alike.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+from typing import Protocol
 
 import trio
 
 from peerinfer.core.errors import WireError
 from peerinfer.core.frames import Ask, Cancel, Frame, Request, Terminal
 from peerinfer.core.types import PeerId
-from peerinfer.node.ports import PeerLostError
-from peerinfer.overlay.frame_stream import FrameStream
+from peerinfer.node.ports import OverlaySink, PeerLostError
+
+log = logging.getLogger("peerinfer.overlay")
+
+
+class Carrier(Protocol):
+    """The stream under an exchange."""
+
+    @property
+    def peer(self) -> PeerId:
+        """The other side."""
+
+    @property
+    def reason(self) -> str:
+        """Why the stream is lost; empty while it is not."""
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame whole, or not at all when cancelled. Raises `PeerLostError`."""
+
+    def lose(self, reason: str) -> None:
+        """Reset the stream."""
 
 
 class Exchange:
     """What both sides share: an inbox of frames that were received and not yet taken."""
 
-    def __init__(self, stream: FrameStream, *, inbox_bytes_max: int) -> None:
+    def __init__(self, stream: Carrier, *, inbox_bytes_max: int) -> None:
         self.id: str | None = None
         self.ended = False
         """The terminal frame was received or is about to be sent."""
@@ -83,7 +105,7 @@ class OutgoingExchange(Exchange):
 class IncomingExchange(Exchange):
     """Opened by the peer: `serve_call` answers it."""
 
-    def __init__(self, stream: FrameStream, opening: Request | Ask, *, inbox_bytes_max: int) -> None:
+    def __init__(self, stream: Carrier, opening: Request | Ask, *, inbox_bytes_max: int) -> None:
         super().__init__(stream, inbox_bytes_max=inbox_bytes_max)
         self.id = opening.id
 
@@ -103,3 +125,17 @@ class IncomingExchange(Exchange):
         if frame.id != self.id or not isinstance(frame, Cancel):
             raise WireError(f"t: {type(frame).__name__} {frame.id!r} came within exchange {self.id!r}")
         self._keep(frame, size)
+
+    async def serve(self, sink: OverlaySink, opening: Request | Ask) -> None:
+        """Have the sink serve it. What goes wrong there costs this stream, nothing else."""
+        try:
+            await sink.serve_call(self, opening)
+        except Exception as error:
+            log.exception("peer=%s serving a call failed: %r", self.peer, error)
+            self._stream.lose("serving the call failed")
+        else:
+            if not self.ended and not self._stream.reason:
+                log.error("peer=%s a served call ended without its terminal frame", self.peer)
+                self._stream.lose("the call ended without its terminal frame")
+        finally:
+            self.lose()

@@ -9,7 +9,6 @@ instead of half of one in the library's books.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,8 +23,6 @@ from peerinfer.node.ports import Call, OverlaySink, PeerLostError
 from peerinfer.overlay.exchange import IncomingExchange, OutgoingExchange
 from peerinfer.overlay.frame_stream import FrameStream
 from peerinfer.overlay.hardening import RESET_S
-
-log = logging.getLogger("peerinfer.overlay")
 
 REQUEST_PROTOCOL = "/peerinfer/request/1"
 INBOUND_STREAMS_PER_PEER_MAX = 256  # as many as a yamux peer can have open
@@ -147,7 +144,7 @@ class Streams:
                 current.deliver(frame, size)
             elif isinstance(frame, Request | Ask):
                 current = IncomingExchange(frames, frame, inbox_bytes_max=self._frame_bytes_max)
-                nursery.start_soon(self._serve_exchange, frames, current, frame)
+                nursery.start_soon(current.serve, self._sink, frame)
             elif not isinstance(frame, Cancel) or current is None or frame.id != current.id:
                 # A cancel that crossed with the terminal frame is nobody's fault; the rest is.
                 raise WireError(f"t: {type(frame).__name__} came outside of any exchange")
@@ -161,21 +158,6 @@ class Streams:
             if not self._inbound[frames.peer]:
                 del self._inbound[frames.peer]
             done.set()
-
-    async def _serve_exchange(
-        self, frames: FrameStream, exchange: IncomingExchange, opening: Request | Ask
-    ) -> None:
-        try:
-            await self._sink.serve_call(exchange, opening)
-        except Exception as error:
-            log.exception("peer=%s serving a call failed: %r", exchange.peer, error)
-            frames.lose("serving the call failed")
-        else:
-            if not exchange.ended and not frames.reason:
-                log.error("peer=%s a served call ended without its terminal frame", exchange.peer)
-                frames.lose("the call ended without its terminal frame")
-        finally:
-            exchange.lose()
 
     async def _open(self, peer: PeerId, pool: _Pool) -> _Outgoing:
         opening = _Opening()

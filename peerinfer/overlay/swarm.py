@@ -64,6 +64,7 @@ class Swarm:
         self.host = host
         self._settings, self._sink, self._nursery = settings, sink, nursery
         self._banished: dict[PeerId, float] = {}
+        self._loopback = False
         self.links = Links(
             host,
             nursery=nursery,
@@ -118,9 +119,10 @@ class Swarm:
 
     def learn(self, peer: PeerId, addrs: Sequence[str]) -> None:
         """Addresses that a peer announced."""
-        self._dialler.learn(peer, dialable(addrs, loopback=self._on_loopback()), announced=True)
+        self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=True)
 
     def _act(self, nursery: trio.Nursery) -> None:
+        self._loopback = on_loopback([addr.rsplit("/p2p/", 1)[0] for addr in self.addrs()])
         self._dialler.give(self._settings.join)
         for peer, addrs in load_known_peers(self._settings.data_dir).items():
             self._found(peer, addrs)
@@ -137,14 +139,14 @@ class Swarm:
         self._sink.link_up(peer)
 
     def _link_down(self, peer: PeerId, link: Link) -> None:
-        self._dialler.learn(peer, dialable(link.addrs, loopback=self._on_loopback()), announced=True)
+        self._dialler.learn(peer, dialable(link.addrs, loopback=self._loopback), announced=True)
         self._dialler.link_down(peer)
         self.streams.forget(peer)
         self.pull.forget(peer)
         self._sink.link_down(peer)
 
     def _found(self, peer: PeerId, addrs: Sequence[str]) -> None:
-        self._dialler.learn(peer, dialable(addrs, loopback=self._on_loopback()), announced=False)
+        self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=False)
 
     async def _dial(self, peer: PeerId, addr: str) -> None:
         try:
@@ -181,9 +183,6 @@ class Swarm:
 
     def _welcome(self, peer: PeerId) -> bool:
         return self._banished.get(peer, 0.0) <= trio.current_time()
-
-    def _on_loopback(self) -> bool:
-        return on_loopback([addr.rsplit("/p2p/", 1)[0] for addr in self.addrs()])
 
     async def _remember(self) -> None:
         while True:

@@ -1,0 +1,31 @@
+"""A swarm's network in memory, on trio's time alone: no sockets, no threads, so that the clock may jump.
+
+`SimNetwork.overlay` makes a node's overlay; what happens to the network between them (partition, heal,
+crash, delay, jitter, loss) is the `Fabric`'s part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peerinfer.config import OverlayConfig
+from peerinfer.core.types import PeerId
+from peerinfer.sim.fabric import Conditions, Fabric
+from peerinfer.sim.overlay import SimOverlay
+
+__all__ = ["Conditions", "SimNetwork"]
+
+
+class SimNetwork(Fabric):
+    """A fabric, and the overlays on it."""
+
+    def overlay(
+        self,
+        peer_id: PeerId,
+        *,
+        join: Sequence[str] = (),
+        topic: str | None = "peerinfer/1/simulated",
+        config: OverlayConfig | None = None,
+    ) -> SimOverlay:
+        """A node's overlay; it is part of the network while it runs. After a crash, make a new one."""
+        return SimOverlay(self, peer_id, join=join, topic=topic, config=config)
