@@ -17,7 +17,7 @@ import trio
 from peerinfer import __version__
 from peerinfer.cli.data_dir import lock
 from peerinfer.cli.errors import run_async
-from peerinfer.cli.event_log import log_to_stderr
+from peerinfer.cli.event_log import events_on_stderr
 from peerinfer.cli.node_options import NodeOptions, addrs_argument, node_options
 from peerinfer.cli.ready import Ready, show_ready
 from peerinfer.cli.serve import starting
@@ -44,8 +44,7 @@ def bootstrap(options: NodeOptions) -> None:
     joins itself. Ctrl-C stops it.
     """
     default = Path(platformdirs.user_data_dir("peerinfer")) / "bootstrap"
-    with lock(options.data_dir or default) as data_dir:
-        log_to_stderr()
+    with lock(options.data_dir or default) as data_dir, events_on_stderr():
         run_async(_run, options, data_dir)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 LONG_PEER_ID = re.compile(r"\b(?:12D3KooW|Qm)[1-9A-HJ-NP-Za-km-z]{30,}\b")
 SHOWN = 6
@@ -30,11 +32,19 @@ def shorten(text: str) -> str:
     return LONG_PEER_ID.sub(lambda match: f"…{match[0][-SHOWN:]}", text)
 
 
-def log_to_stderr() -> None:
-    """Show the events of this process from now on."""
+@contextmanager
+def events_on_stderr() -> Iterator[None]:
+    """Show the events of this process inside the block."""
     stream = logging.StreamHandler()
     stream.setFormatter(EventFormatter())
     logger = logging.getLogger("peerinfer")
+    before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
     logger.addHandler(stream)
     logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(stream)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]

@@ -18,7 +18,7 @@ import trio
 from peerinfer import __version__
 from peerinfer.cli.data_dir import default_data_dir, lock
 from peerinfer.cli.errors import CommandError, leaves_of, run_async
-from peerinfer.cli.event_log import log_to_stderr
+from peerinfer.cli.event_log import events_on_stderr
 from peerinfer.cli.model import find_model
 from peerinfer.cli.node_options import NodeOptions, addrs_argument, node_options
 from peerinfer.cli.ready import Ready, show_ready
@@ -64,8 +64,8 @@ def run_node(options: NodeOptions) -> None:
         listening = open_listener(config.http)
     except ListenError as error:
         raise CommandError(str(error)) from None
-    with listening, lock(options.data_dir or default_data_dir(listening.getsockname()[1])) as data_dir:
-        log_to_stderr()
+    default = default_data_dir(listening.getsockname()[1])
+    with listening, lock(options.data_dir or default) as data_dir, events_on_stderr():
         run_async(_run, options, config, data_dir, listening)
 
 

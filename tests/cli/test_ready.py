@@ -1,0 +1,66 @@
+"""The ready block: only addresses that others can dial, and what openness means."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from peerinfer.cli.ready import Ready, print_ready
+
+LAN = "/ip4/192.0.2.7/tcp/4001/p2p/12D3KooWme"
+LOOPBACK = "/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWme"
+READY = Ready(
+    version="1.2.3",
+    peer_id="12D3KooWme",
+    addrs=[LOOPBACK, LAN, "/ip6/2001:db8::7/tcp/4001/p2p/12D3KooWme"],
+    http="http://127.0.0.1:8000",
+    model="it's tiny",
+    engine="embedded",
+    engine_state="loading",
+)
+
+
+def block(ready: Ready) -> str:
+    console = Console(file=io.StringIO(), width=80, soft_wrap=True)
+    print_ready(console, ready)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_other_machines_are_shown_the_addresses_that_they_can_dial() -> None:
+    shown = block(READY)
+    assert f"To join it   peerinfer join {LAN}\n" in shown
+    assert "or           peerinfer join /ip6/2001:db8::7/tcp/4001/p2p/12D3KooWme\n" in shown
+    assert "/ip4/127.0.0.1/tcp" not in shown
+    assert "this swarm has no key" in shown
+    assert "the API has no password" not in shown
+
+
+def test_the_curl_line_survives_a_shell() -> None:
+    assert """-d '{"model": "it'"'"'s tiny", "messages":""" in block(READY)
+
+
+def test_a_node_on_loopback_says_that_nobody_else_can_join() -> None:
+    shown = block(replace(READY, addrs=[LOOPBACK]))
+    assert f"peerinfer join {LOOPBACK}" in shown
+    assert "it listens on this machine only" in shown
+    assert "no key" not in shown
+
+
+def test_an_api_that_others_reach_is_pointed_out() -> None:
+    assert "the API has no password: whoever reaches http://192.0.2.7:8000" in block(
+        replace(READY, http="http://192.0.2.7:8000")
+    )
+
+
+def test_a_node_without_addresses_says_so() -> None:
+    assert "Nobody can join it yet" in block(replace(READY, addrs=[]))
+
+
+def test_a_bootstrap_peer_shows_no_api() -> None:
+    shown = block(replace(READY, http=None, model=None, engine=None, engine_state=None))
+    assert shown.startswith("peerinfer 1.2.3 is up: bootstrap peer, no engine\n")
+    assert "OpenAI" not in shown
+    assert f"peerinfer join {LAN}" in shown

@@ -1,0 +1,219 @@
+"""`serve`, `join` and `bootstrap` as real processes with the simulated engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from peerinfer import __version__
+from peerinfer.cli.main import peerinfer
+
+START_S = 60.0
+"""Generous: a machine under load takes many times the usual second."""
+STOP_S = 3.0
+PEER = "12D3KooWSj6jQEeeZAgdKb12WPQjvGMM5mWZWLPPUeM6dBuPkjCA"
+LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
+
+
+class Running:
+    """A command line that runs, with its output in files."""
+
+    def __init__(self, directory: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._out, self._err = directory / "out", directory / "err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "peerinfer", *arguments], stdin=stdin, stdout=out, stderr=err
+            )
+
+    def wait_for(self, text: str, *, in_stderr: bool = False) -> str:
+        """All of the output once `text` is in it."""
+        file = self._err if in_stderr else self._out
+        deadline = time.monotonic() + START_S
+        while text not in (output := file.read_text()):
+            assert self.process.poll() is None, f"it ended early: {self._err.read_text()}"
+            assert time.monotonic() < deadline, f"no {text!r} in {output!r}"
+            time.sleep(0.05)  # polls a real process: there is nothing to wait on
+        return output
+
+    def stop(self, number: signal.Signals) -> tuple[int, float, str]:
+        """Send a signal; status, seconds until the end, and all of stderr."""
+        started = time.monotonic()
+        self.process.send_signal(number)
+        status = self.process.wait(START_S)
+        return status, time.monotonic() - started, self._err.read_text()
+
+
+@contextmanager
+def running(directory: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> Iterator[Running]:
+    command = Running(directory, *arguments, stdin=stdin)
+    try:
+        yield command
+    finally:
+        command.process.kill()
+        command.process.wait()
+
+
+def simulated(tmp_path: Path, *arguments: str) -> tuple[str, ...]:
+    """Options of a node that needs no model and gets in nobody's way."""
+    return (*arguments, "--engine", "simulated", "--data-dir", str(tmp_path / "data"), *LOOPBACK)
+
+
+def run(*arguments: str) -> Result:
+    """A command line that ends by itself, in process."""
+    return CliRunner().invoke(peerinfer, list(arguments))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_node_says_how_to_use_and_join_it_and_stops_within_3_s(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """A stop was asked for: status 0, and no traceback."""
+    with running(tmp_path, *simulated(tmp_path, "serve", "--http", "127.0.0.1:0")) as node:
+        block = node.wait_for("Ctrl-C stops it.")
+        node.wait_for("engine=simulated state=ready", in_stderr=True)
+        status, seconds, stderr = node.stop(number)
+    assert block.startswith(f"peerinfer {__version__} is up: simulated, simulated engine")
+    assert "OpenAI API   http://127.0.0.1:" in block
+    assert "/v1/chat/completions -H 'content-type: application/json'" in block
+    assert "peerinfer join /ip4/127.0.0.1/tcp/" in block
+    assert "0.0.0.0" not in block.replace("--listen /ip4/0.0.0.0/tcp/0", "")
+    assert "it listens on this machine only" in block
+    assert (status, seconds < STOP_S) == (0, True)
+    assert "Traceback" not in stderr
+
+
+def test_json_is_one_object_and_its_addresses_work(tmp_path: Path) -> None:
+    """A second node joins by the first one's address; both stay up until told."""
+    with running(
+        tmp_path / "1", *simulated(tmp_path / "1", "serve", "--http", "127.0.0.1:0", "--json")
+    ) as first:
+        ready = json.loads(first.wait_for("\n"))
+        assert set(ready) == {"peer_id", "listen", "http", "model", "engine", "version"}
+        assert (ready["model"], ready["engine"], ready["version"]) == ("simulated", "simulated", __version__)
+        joins = ("join", ready["listen"][0], "--http", "127.0.0.1:0", "--json")
+        with running(tmp_path / "2", *simulated(tmp_path / "2", *joins)) as second:
+            second.wait_for("state=linked", in_stderr=True)
+            first.wait_for("state=alive", in_stderr=True)
+            url = json.loads(second.wait_for("\n"))["http"]
+            (peer,) = httpx.get(f"{url}/peerinfer/v1/peers").json()["peers"]
+            assert peer["peer_id"] == ready["peer_id"]
+            assert second.stop(signal.SIGINT)[0] == 0
+        first.wait_for("state=lost", in_stderr=True)
+        assert first.wait_for("\n").count("\n") == 1
+
+
+def test_a_peer_that_cannot_be_reached_is_told_once_and_tried_on(tmp_path: Path) -> None:
+    """The node serves alone meanwhile; the peer is a port where nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        addr = f"/ip4/127.0.0.1/tcp/{unused.getsockname()[1]}/p2p/{PEER}"
+        joins = ("join", addr, "--http", "127.0.0.1:0", "--json")
+        with running(tmp_path, *simulated(tmp_path, *joins)) as node:
+            url = json.loads(node.wait_for("\n"))["http"]
+            node.wait_for("state=unreachable", in_stderr=True)
+            answer = run("ask", "Hello", "--max-tokens", "3", "--api", url)
+            assert answer.exit_code == 0, answer.stderr
+            status, _, stderr = node.stop(signal.SIGINT)
+    assert status == 0
+    assert stderr.count("state=unreachable") == 1
+    assert f"peer=…{PEER[-6:]} state=unreachable" in stderr
+
+
+def test_a_node_ends_with_whoever_holds_its_stdin(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    arguments = simulated(tmp_path, "serve", "--http", "127.0.0.1:0", "--json", "--until-stdin-closes")
+    with running(tmp_path, *arguments, stdin=reading) as node:
+        os.close(reading)
+        node.wait_for("\n")
+        os.close(writing)
+        assert node.process.wait(START_S) == 0
+
+
+def test_what_is_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Data directory, HTTP port and listening address of a node that runs."""
+    with running(tmp_path, *simulated(tmp_path, "serve", "--http", "127.0.0.1:0", "--json")) as node:
+        ready = json.loads(node.wait_for("\n"))
+        common = ("serve", "--engine", "simulated", "--http", "127.0.0.1:0")
+        other = ("--data-dir", str(tmp_path / "other"))
+        listen = ready["listen"][0].partition("/p2p/")[0]
+        port = ready["http"].removeprefix("http://")
+        for arguments, reason in (
+            ((*common, "--data-dir", str(tmp_path / "data")), f"in use by process {node.process.pid}"),
+            ((*common, *other, "--http", port), "is taken"),
+            ((*common, *other, "--listen", listen), f"cannot listen on {listen}: Address already in use"),
+        ):
+            result = run(*arguments)
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert reason in result.stderr
+            assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("join", "/ip4/192.0.2.7/tcp/4001"), "'/p2p/…' is missing"),
+        (("join", f"/ip4/0.0.0.0/tcp/1/p2p/{PEER}", "--engine", "simulated"), "where a node listens"),
+        (("join",), "whom to join?"),
+        (("serve", "--listen", "/ip4/0.0.0.0"), "/tcp/PORT must follow"),
+        (("serve", "--http", "8000"), "give HOST:PORT"),
+        (("serve", "--policy", "fastest"), "'cost', 'longest-prefix', 'local', 'round-robin', 'random'"),
+        (("serve", "--model", "no-such-file.gguf"), "there is no file no-such-file.gguf"),
+        (("serve", "--engine", "simulated", "--http", "192.0.2.1:0"), "Cannot assign requested address"),
+        (("serve", "--page-size", "0"), "'--page-size'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:
+    result = run(*arguments, "--data-dir", str(tmp_path))
+    assert result.exit_code == 2, result.output
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_default_model_is_told_where_nobody_can_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEERINFER_MODELS", str(tmp_path))
+    result = run("serve", "--data-dir", str(tmp_path))
+    assert result.exit_code == 2
+    assert "run `peerinfer model fetch`" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_policy_in_the_config_file_is_checked_too(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text('[routing]\npolicy = "fastest"\n')
+    result = run("serve", "--config", str(tmp_path / "node.toml"))
+    assert result.exit_code == 2
+    assert "[routing] policy: there is no 'fastest'; known are cost, " in result.stderr
+
+
+def test_nodes_meet_through_a_bootstrap_peer(tmp_path: Path) -> None:
+    """The config file in `bootstrap/` works but for its port and directory."""
+    config = Path(__file__).parents[2] / "bootstrap" / "config.toml"
+    overrides = ("--config", str(config), "--data-dir", str(tmp_path / "boot" / "data"), *LOOPBACK, "--json")
+    with running(tmp_path / "boot", "bootstrap", *overrides) as boot:
+        ready = json.loads(boot.wait_for("\n"))
+        assert (ready["http"], ready["model"], ready["engine"]) == (None, None, None)
+        joins = ("join", ready["listen"][0], "--http", "127.0.0.1:0", "--json")
+        with (
+            running(tmp_path / "1", *simulated(tmp_path / "1", *joins)) as first,
+            running(tmp_path / "2", *simulated(tmp_path / "2", *joins)) as second,
+        ):
+            first.wait_for("state=alive", in_stderr=True)
+            second.wait_for("state=alive", in_stderr=True)
+            shown = run("peers", "--api", json.loads(first.wait_for("\n"))["http"]).stdout
+            assert f"…{ready['peer_id'][-6:]} introduces peers to each other" in shown
+        status, seconds, stderr = boot.stop(signal.SIGTERM)
+    assert (status, seconds < STOP_S, "Traceback" in stderr) == (0, True, False)
