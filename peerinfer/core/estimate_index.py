@@ -58,9 +58,8 @@ class EstimateIndex:
     def replace(self, estimate: Estimate, keys: Sequence[PageKey]) -> None:
         """The peer's pages are exactly these now; the work is for those that changed."""
         bit = 1 << estimate.slot
-        gone = set(estimate.pages)
-        added = [key for key in keys if key not in gone]
-        gone.difference_update(keys)
+        gone = dict.fromkeys(estimate.pages, True)  # a dictionary is smaller than a set, and so faster here
+        added = [key for key in keys if not gone.pop(key, False)]
         self._update(added, lambda owners: owners | bit)
         self._update(gone, lambda owners: owners & ~bit)
         self.page_count += len(keys) - len(estimate.pages)

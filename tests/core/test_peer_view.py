@@ -170,6 +170,14 @@ def test_an_insert_yields_to_the_first_tree_that_covers_it() -> None:
     assert matches(swarm, TWO) == {A: 0}
 
 
+def test_an_insert_that_the_known_tree_covers_is_not_made() -> None:
+    """The reply came after the snapshot that its tree version is in."""
+    swarm = Swarm()
+    swarm.hear(A, ONE, tree_version=2)
+    swarm.view.update_estimate(A, TWO, incarnation=1, tree_version=2, now=swarm.now)
+    assert matches(swarm, TWO) == {A: 0}
+
+
 def test_an_insert_for_another_life_of_the_peer_is_not_made() -> None:
     swarm = Swarm()
     swarm.hear(A, ONE, incarnation=2)
