@@ -9,8 +9,8 @@ lookups for a specialist, and never more than one per page.
 A peer's pages are kept a second time as packed 8-byte keys in the owner's order. They tell what a new
 snapshot changed, so that it is applied as a difference, and what to drop first when the pool is full.
 
-Rejected, both measured with 1,000 peers of 2,000 pages: a dictionary per peer (0.85 ms for one match that
-takes 0.06 ms here), and a set of peers for each page (three times the memory).
+Rejected: a dictionary per peer. It matches as fast among four peers, but takes 0.85 ms among 1,000 peers
+of 2,000 pages, where this takes 0.15 ms.
 """
 
 from __future__ import annotations

@@ -14,13 +14,14 @@ from peerinfer.config import AntiEntropyConfig
 class FailureDetector:
     """When one peer is to be suspected, and when forgotten. All times are the caller's clock, in seconds."""
 
-    __slots__ = ("_config", "_silent_since", "heard_at", "next_within_s", "suspect_at")
+    __slots__ = ("_config", "forget_at", "heard_at", "next_within_s", "suspect_at")
 
     def __init__(self, config: AntiEntropyConfig, *, now: float) -> None:
         self._config = config
-        self._silent_since = now
         self.suspect_at = now
         """From this time on, if the silence lasts, the peer is suspected; never after it is forgotten."""
+        self.forget_at = now
+        """From this time on, if the silence lasts, the peer is forgotten."""
         self.next_within_s = config.idle_interval_s
         """What the peer last promised; before that, what an idle node would."""
         self.heard(now=now)
@@ -40,12 +41,7 @@ class FailureDetector:
         """We were frozen ourselves: the silence up to now was ours, not the peer's."""
         self._count_from(now)
 
-    @property
-    def forget_at(self) -> float:
-        """From this time on, if the silence lasts, the peer is forgotten."""
-        return self._silent_since + self._config.forget_after_s
-
     def _count_from(self, start: float) -> None:
         patience_s = self._config.suspect_after * self.next_within_s
-        self._silent_since = start
-        self.suspect_at = start + min(patience_s, self._config.forget_after_s)
+        self.forget_at = start + self._config.forget_after_s
+        self.suspect_at = min(start + patience_s, self.forget_at)

@@ -188,6 +188,21 @@ def test_sixteen_concurrent_cold_prompts_at_one_entry_are_shared_by_five_nodes()
     assert all(1 <= count <= 6 for count in served.values())
 
 
+def test_64_concurrent_prompts_of_one_prefix_do_not_all_wait_for_the_one_node_that_has_it() -> None:
+    """Each has 450 tokens in common and 90 of its own. No node may end later than one alone would."""
+    prefix = chain(9, 28)
+    swarm = _five_idle_nodes()
+    swarm.hear(A, prefix)
+    work_s: Counter[str] = Counter()
+    for n in range(64):
+        decided = swarm.rank(prompt((*prefix, *chain(10 + n, 5)))).targets[0]
+        uncached = 33 * 16 + 8 - decided.expected_cached_tokens
+        swarm.view.forwarded(decided.peer, uncached)
+        work_s[decided.peer] += uncached / 1000.0
+    assert len(work_s) == 5, "others compute the prefix, too, as soon as that is faster than to wait"
+    assert max(work_s.values()) < 0.7 * (0.536 + 63 * 0.088)
+
+
 def test_concurrent_cold_prompts_are_shared_even_when_a_round_trip_is_long() -> None:
     """Then waiting here costs more than the round trip, and cost alone shares them out."""
     swarm = _five_idle_nodes(round_trip_s=0.2)
