@@ -6,11 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -19,51 +14,11 @@ from click.testing import CliRunner, Result
 
 from peerinfer import __version__
 from peerinfer.cli.main import peerinfer
+from tests.cli.processes import START_S, running
 
-START_S = 60.0
-"""Generous: a machine under load takes many times the usual second."""
 STOP_S = 3.0
 PEER = "12D3KooWSj6jQEeeZAgdKb12WPQjvGMM5mWZWLPPUeM6dBuPkjCA"
 LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
-
-
-class Running:
-    """A command line that runs, with its output in files."""
-
-    def __init__(self, directory: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._out, self._err = directory / "out", directory / "err"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "peerinfer", *arguments], stdin=stdin, stdout=out, stderr=err
-            )
-
-    def wait_for(self, text: str, *, in_stderr: bool = False) -> str:
-        """All of the output once `text` is in it."""
-        file = self._err if in_stderr else self._out
-        deadline = time.monotonic() + START_S
-        while text not in (output := file.read_text()):
-            assert self.process.poll() is None, f"it ended early: {self._err.read_text()}"
-            assert time.monotonic() < deadline, f"no {text!r} in {output!r}"
-            time.sleep(0.05)  # polls a real process: there is nothing to wait on
-        return output
-
-    def stop(self, number: signal.Signals) -> tuple[int, float, str]:
-        """Send a signal; status, seconds until the end, and all of stderr."""
-        started = time.monotonic()
-        self.process.send_signal(number)
-        status = self.process.wait(START_S)
-        return status, time.monotonic() - started, self._err.read_text()
-
-
-@contextmanager
-def running(directory: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> Iterator[Running]:
-    command = Running(directory, *arguments, stdin=stdin)
-    try:
-        yield command
-    finally:
-        command.process.kill()
-        command.process.wait()
 
 
 def simulated(tmp_path: Path, *arguments: str) -> tuple[str, ...]:
@@ -84,7 +39,7 @@ def test_a_node_says_how_to_use_and_join_it_and_stops_within_3_s(
     with running(tmp_path, *simulated(tmp_path, "serve", "--http", "127.0.0.1:0")) as node:
         block = node.wait_for("Ctrl-C stops it.")
         node.wait_for("engine=simulated state=ready", in_stderr=True)
-        status, seconds, stderr = node.stop(number)
+        status, seconds = node.stop(number)
     assert block.startswith(f"peerinfer {__version__} is up: simulated, simulated engine")
     assert "OpenAI API   http://127.0.0.1:" in block
     assert "/v1/chat/completions -H 'content-type: application/json'" in block
@@ -92,7 +47,7 @@ def test_a_node_says_how_to_use_and_join_it_and_stops_within_3_s(
     assert "0.0.0.0" not in block.replace("--listen /ip4/0.0.0.0/tcp/0", "")
     assert "it listens on this machine only" in block
     assert (status, seconds < STOP_S) == (0, True)
-    assert "Traceback" not in stderr
+    assert "Traceback" not in node.stderr
 
 
 def test_json_is_one_object_and_its_addresses_work(tmp_path: Path) -> None:
@@ -126,10 +81,10 @@ def test_a_peer_that_cannot_be_reached_is_told_once_and_tried_on(tmp_path: Path)
             node.wait_for("state=unreachable", in_stderr=True)
             answer = run("ask", "Hello", "--max-tokens", "3", "--api", url)
             assert answer.exit_code == 0, answer.stderr
-            status, _, stderr = node.stop(signal.SIGINT)
+            status, _ = node.stop(signal.SIGINT)
     assert status == 0
-    assert stderr.count("state=unreachable") == 1
-    assert f"peer=…{PEER[-6:]} state=unreachable" in stderr
+    assert node.stderr.count("state=unreachable") == 1
+    assert f"peer=…{PEER[-6:]} state=unreachable" in node.stderr
 
 
 def test_a_node_ends_with_whoever_holds_its_stdin(tmp_path: Path) -> None:
@@ -215,5 +170,5 @@ def test_nodes_meet_through_a_bootstrap_peer(tmp_path: Path) -> None:
             second.wait_for("state=alive", in_stderr=True)
             shown = run("peers", "--api", json.loads(first.wait_for("\n"))["http"]).stdout
             assert f"…{ready['peer_id'][-6:]} introduces peers to each other" in shown
-        status, seconds, stderr = boot.stop(signal.SIGTERM)
-    assert (status, seconds < STOP_S, "Traceback" in stderr) == (0, True, False)
+        status, seconds = boot.stop(signal.SIGTERM)
+    assert (status, seconds < STOP_S, "Traceback" in boot.stderr) == (0, True, False)
