@@ -146,4 +146,4 @@ class EstimateIndex:
         middle = (low + high) // 2
         at_middle = at_low & self._owners.get(keys[middle - 1], 0)
         self._descend(keys, low, at_low, middle, at_middle, matched)
-        self._descend(keys, middle, at_middle, high, at_middle & at_high, matched)
+        self._descend(keys, middle, at_middle, high, at_high, matched)
