@@ -69,6 +69,8 @@ class Exchange:
         self._arrived.close()
 
     def _keep(self, frame: Frame, size: int) -> None:
+        if self._stream.reason:
+            return  # it came in together with what broke the stream
         self._room -= size
         if self._room < 0:
             self._stream.lose("its frames were not taken in time")

@@ -54,6 +54,23 @@ def write_frames_whole() -> None:
     setattr(Yamux, "_write_frame", _write_frame_whole)  # noqa: B010 - mypy forbids the plain assignment
 
 
+_write_in_frames = YamuxStream.write
+
+
+async def _write_alone(self: Any, data: bytes) -> None:
+    async with self.__dict__.setdefault("_one_writer", trio.Lock()):
+        await _write_in_frames(self, data)
+
+
+def write_messages_whole() -> None:
+    """Two tasks that write to one stream mix their messages as soon as one is longer than a frame.
+
+    Pubsub does that whenever a peer subscribes: what it replays goes out beside the peer's queue, and
+    the peer finds no message in the result. Patches the class: once is enough for the process.
+    """
+    setattr(YamuxStream, "write", _write_alone)  # noqa: B010
+
+
 async def _grant_window_in_halves(self: Any, *, bytes_read: int = 0) -> None:
     async with self.window_lock:
         self._pending_recv_release += bytes_read
@@ -132,6 +149,23 @@ def noise_only(key_pair: Any) -> dict[TProtocol, Any]:
     """S4: by default a host accepts plaintext, and offers secio. The only security option is Noise."""
     noise_key = create_x25519_key_pair().private_key
     return {NOISE: NoiseTransport(key_pair, noise_privkey=noise_key)}
+
+
+def keep_subscriptions(pubsub: Any) -> None:
+    """When one stream to a peer breaks, pubsub forgets what the peer subscribed to, and opens a new stream.
+
+    The peer, whose own stream is whole, never says it again: it would get no message any more until it
+    is disconnected. Subscriptions end with the last connection.
+    """
+    forget = pubsub._forget_all_subscriptions
+
+    def forget_if_gone(peer: Any) -> None:
+        if pubsub._peer_is_connected(peer):
+            pubsub._replayed_recent_topics.pop(peer, None)
+        else:
+            forget(peer)
+
+    pubsub._forget_all_subscriptions = forget_if_gone
 
 
 @asynccontextmanager

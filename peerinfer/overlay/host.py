@@ -67,6 +67,7 @@ def build_host(
 ) -> Host:
     """A hardened host that is not running yet."""
     hardening.write_frames_whole()
+    hardening.write_messages_whole()
     hardening.grant_window_in_halves()
     hardening.silence_library_logs()
     host = new_host(
@@ -95,6 +96,7 @@ def build_host(
     if gossip:
         router = _router()
         pubsub = Pubsub(host, router, strict_signing=True, seen_ttl=30)
+        hardening.keep_subscriptions(pubsub)
         hardening.bound_gossip_memory(pubsub, router)
     dht = KadDHT(host, DHTMode.SERVER, enable_random_walk=True, max_peers_per_subnet=0)
     return Host(host=host, network=network, dht=dht, pubsub=pubsub, router=router)

@@ -269,6 +269,8 @@ class SimStream:
 
     def arrived(self, frame: Frame) -> None:
         """A frame came in at this end."""
+        if self.reason:
+            return
         try:
             if self.exchange is not None:
                 self.exchange.deliver(frame, 0)
