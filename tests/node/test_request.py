@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from peerinfer.config import Config, RequestConfig, RoutingConfig
 from peerinfer.core.types import Chunk, PeerId, RequestError
-from peerinfer.node.reply import Reply
+from peerinfer.node.reply import Incoming, Reply
 from peerinfer.sim.network import SimNetwork
 from tests.node.swarm import Member, World, ask, completion, text, world
 
@@ -110,18 +110,26 @@ async def test_a_failure_after_the_first_token_ends_in_a_named_error(autojump_cl
     async with world(2, config=PAPER) as swarm:
         await _with_prefix_on_peer(swarm)
         seen = ""
-        with pytest.raises(RequestError) as caught:
-            async with swarm[0].node.handle(completion(text(1), max_tokens=50)) as reply:
+
+        async def until_the_crash(incoming: Incoming) -> None:
+            nonlocal seen
+            async with swarm[0].node.handle(incoming) as reply:
                 async for item in reply.chunks:
                     assert isinstance(item, Chunk)
                     seen += item.text
                     if len(seen) == 5:
                         swarm.crash(swarm[1])
+
+        incoming = completion(text(1), max_tokens=50)
+        with pytest.raises(RequestError) as caught:
+            await until_the_crash(incoming)
         assert (caught.value.code, caught.value.status) == ("stream_broken", 502)
         whole = await ask(swarm[0], completion(text(1), max_tokens=50))
         assert whole.text.startswith(seen)
         assert swarm[0].count("failed") == 1
-        assert _decision(swarm[0], reply)["attempts"] == [{"peer_id": swarm[1].peer_id, "outcome": "broken"}]
+        decision = swarm[0].node.decision(incoming.id)
+        assert decision is not None
+        assert decision["attempts"] == [{"peer_id": swarm[1].peer_id, "outcome": "broken"}]
 
 
 async def test_a_bad_request_is_final_wherever_it_was_found(autojump_clock: MockClock) -> None:
@@ -138,7 +146,7 @@ async def test_a_bad_request_is_final_wherever_it_was_found(autojump_clock: Mock
 async def test_a_client_that_leaves_frees_the_peers_slot_and_the_stream_is_kept(
     autojump_clock: MockClock,
 ) -> None:
-    """Design §7: leaving sends a cancel frame; the engine stops within the grace, mid-decode and mid-prefill."""
+    """Design §7: leaving sends a cancel frame; the engine stops, mid-decode and mid-prefill."""
     async with world(2, config=PAPER) as swarm:
         for prompt, wait_s in ((text(1), 1.0), (text(2, 40_000), 0.5)):
             with trio.move_on_after(wait_s):
