@@ -134,8 +134,6 @@ class EstimateIndex:
         self, keys: Sequence[PageKey], low: int, at_low: int, high: int, at_high: int, matched: list[int]
     ) -> None:
         """Who holds page `low` (counted from 1) but not page `high` falls away between them: find where."""
-        if at_low == at_high:
-            return
         if high - low == 1:
             fallen = at_low & ~at_high
             while fallen:
@@ -145,5 +143,7 @@ class EstimateIndex:
             return
         middle = (low + high) // 2
         at_middle = at_low & self._owners.get(keys[middle - 1], 0)
-        self._descend(keys, low, at_low, middle, at_middle, matched)
-        self._descend(keys, middle, at_middle, high, at_high, matched)
+        if at_middle != at_low:
+            self._descend(keys, low, at_low, middle, at_middle, matched)
+        if at_middle != at_high:
+            self._descend(keys, middle, at_middle, high, at_high, matched)

@@ -152,7 +152,7 @@ def _unless_here(best: Candidate, situation: Situation) -> Choice:
 def _before_others(first: Candidate, situation: Situation) -> list[Candidate]:
     """One option, then the others by cost."""
     ranked = nsmallest(TARGETS_MAX, situation.options)
-    return [first, *(option for option in ranked if option is not first)][:TARGETS_MAX]
+    return [first, *[option for option in ranked if option is not first]][:TARGETS_MAX]
 
 
 def _rotated(options: list[Candidate], start: int) -> list[Candidate]:
