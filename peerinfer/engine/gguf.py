@@ -78,7 +78,7 @@ def read_model_file(path: Path) -> ModelFile:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read(data)
-    except (OSError, ValueError, struct.error) as error:
+    except (OSError, ValueError, OverflowError, struct.error) as error:
         raise EngineError(f"{path} is not a model in GGUF format: {error}") from error
 
 

@@ -15,7 +15,8 @@ import functools
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,12 +152,13 @@ class Slot:
         self._sampler.add_dist(seed)
 
     def load(self, pages: Sequence[bytes]) -> None:
-        """Start from these pages; 0.1 ms each."""
-        for at, blob in enumerate(pages):
-            self._context.set_state_seq_data(blob, _SCRATCH)
-            begin = at * self._page_size
-            self._context.memory_seq_cp(_SCRATCH, _REQUEST, begin, begin + self._page_size)
-            self._context.memory_seq_rm(_SCRATCH, -1, -1)
+        """Start from these pages; 0.1 ms each. Raises `EngineError`, as `advance` does."""
+        with self._failing():
+            for at, blob in enumerate(pages):
+                self._context.set_state_seq_data(blob, _SCRATCH)
+                begin = at * self._page_size
+                self._context.memory_seq_cp(_SCRATCH, _REQUEST, begin, begin + self._page_size)
+                self._context.memory_seq_rm(_SCRATCH, -1, -1)
 
     def advance(self, tokens: Sequence[int], begin: int, *, draw: bool) -> Advance:
         """Compute tokens at the positions from `begin`, save pages that end among them, draw the next token.
@@ -172,15 +174,12 @@ class Slot:
         for at, token in enumerate(tokens):
             self._batch.add(token, begin + at, [_REQUEST], draw and at == len(tokens) - 1)
         started = time.perf_counter()
-        try:
+        with self._failing():
             self._context.decode(self._batch)
             seconds = time.perf_counter() - started
             first, end = begin // self._page_size, (begin + len(tokens)) // self._page_size
             pages = tuple(self._save(page) for page in range(first, end))
             drawn = int(self._sampler.sample(self._context, -1)) if draw else None
-        except (ValueError, RuntimeError) as error:
-            self._broken = True
-            raise EngineError(f"llama.cpp failed: {error}") from error
         return Advance(pages, drawn, seconds)
 
     def abort(self) -> None:
@@ -189,7 +188,8 @@ class Slot:
 
     def clear(self) -> None:
         """Forget the request; ready for `begin`."""
-        self._context.memory_seq_rm(-1, -1, -1)
+        if not self._broken:
+            self._context.memory_seq_rm(-1, -1, -1)
 
     def close(self) -> None:
         """Free the context."""
@@ -211,6 +211,14 @@ class Slot:
         except (ValueError, RuntimeError, MemoryError) as error:
             raise EngineError(f"llama.cpp cannot make a context: {error}") from error
         self._broken = False
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, RuntimeError) as error:  # no room, a bad batch or blob; anything fatal
+            self._broken = True
+            raise EngineError(f"llama.cpp failed: {error}") from error
 
     def _save(self, page: int) -> bytes:
         begin = page * self._page_size

@@ -29,7 +29,7 @@ from peerinfer.core.types import (
 )
 from peerinfer.engine.job import Job, Refused
 from peerinfer.engine.measured_rate import MeasuredRate
-from peerinfer.engine.openai_body import context_length_exceeded, read_options
+from peerinfer.engine.openai_body import context_length_exceeded, read_options, read_prompt
 from peerinfer.engine.page_cache import PageCache
 from peerinfer.engine.stream_chunk import StreamShape
 from peerinfer.node.ports import EngineError, EngineSink, Tokenizer
@@ -135,10 +135,11 @@ class PagedEngine(ABC, Generic[Blob]):
             options = read_options(request.endpoint, request.body)
             tokens = request.token_ids
             if tokens is None:
+                read_prompt(request.endpoint, request.body)  # a bad prompt is refused without the model
+                self._check_running()
                 tokens = await self.tokenizer.encode(request.endpoint, request.body)
             self._check_length(request, tokens)
-            if self._nursery is None:
-                raise EngineError("the engine is not running")
+            nursery = self._check_running()
         except (RequestError, EngineError) as error:
             return error
         shape = StreamShape(
@@ -149,8 +150,13 @@ class PagedEngine(ABC, Generic[Blob]):
         )
         job = Job(tokens, options, shape, context_tokens_max=self.info.context_tokens_max)
         self._jobs[job] = None
-        self._nursery.start_soon(self._work, job)
+        nursery.start_soon(self._work, job)
         return job
+
+    def _check_running(self) -> trio.Nursery:
+        if self._nursery is None:
+            raise EngineError("the engine is not running")
+        return self._nursery
 
     def _check_length(self, request: InferRequest, tokens: Sequence[int]) -> None:
         if not tokens:
