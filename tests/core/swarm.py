@@ -105,3 +105,9 @@ class Swarm:
 def prompt(keys: Sequence[PageKey], *, extra_tokens: int = 8) -> Prompt:
     """A prompt of these pages and a few tokens more."""
     return Prompt(keys=tuple(keys), tokens=len(keys) * PAGE + extra_tokens)
+
+
+def matches(swarm: Swarm, keys: tuple[int, ...]) -> dict[str, int]:
+    """How many of a prompt's pages each peer is believed to have."""
+    found = swarm.view.match_estimates(keys)
+    return {peer.peer: found[peer.estimate.slot] for peer in swarm.view.candidates()}
