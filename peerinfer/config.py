@@ -18,6 +18,9 @@ class RoutingConfig:
     """Forward only if it is expected to save more than this. Higher: fewer forwards that win nothing."""
     cold_round_trip_share_max: float = 0.1  # guess
     """Cold prompts are placed elsewhere only where the round trip is at most this share of the prefill."""
+    placement_slack: float = 0.5  # guess
+    """Nodes slower than the cheapest by less than this share of its prefill take cold prompts in turn, but
+    none that is slower than serving here. Higher: evener shares of work, for slower cold prompts."""
     prior_prefill_tokens_per_s: float = 1000.0  # guess
     """Used until a rate has been measured."""
     prior_decode_tokens_per_s: float = 30.0  # guess

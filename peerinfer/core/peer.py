@@ -79,6 +79,7 @@ class Peer:
         "paused_until",
         "peer",
         "prefill_s_per_token",
+        "recent_tokens",
         "reported",
         "reuse_tokens",
         "round_trip_s",
@@ -124,6 +125,7 @@ class Peer:
         self.prefill_s_per_token = 1.0 / rate if rate else 0.0
         """0 is not measured yet."""
         self.ahead_tokens = self.load.queued_prefill_tokens + self.unsettled_tokens
+        self.recent_tokens = self.load.recent_prefill_tokens + self.ahead_tokens
         self.slot_wait_s = slot_wait_s(self.load, self._config)
         measured = self.round_trip_s
         self.detour_s = self._config.prior_round_trip_s if measured is None else measured

@@ -22,7 +22,6 @@ from peerinfer.core.estimate_index import PAGE_BYTES, EstimateIndex
 from peerinfer.core.peer import Peer, PeerRecord, PeerStatus
 from peerinfer.core.push_back import resume_at
 from peerinfer.core.radix_tree import RadixTree
-from peerinfer.core.recent_work import RecentWork
 from peerinfer.core.snapshot import Snapshot
 from peerinfer.core.types import Load, PageKey, PeerId
 
@@ -62,7 +61,6 @@ class PeerView:
         self.own = own
         """Trie_i: exact, written by the engine's events."""
         self.page_size = page_size
-        self.recent_work = RecentWork()
         self.own_unsettled_tokens = 0
         """What was decided to be served here and is not in the engine's load yet."""
         self._config = config
@@ -201,7 +199,6 @@ class PeerView:
         """
         if peer == self.me or peer in self._peers:
             self._add_unsettled(peer, uncached_tokens)
-            self.recent_work.add(peer, uncached_tokens)
 
     def settled(self, peer: PeerId, uncached_tokens: int) -> None:
         """What `forwarded` added is in the load that the peer (or our engine) tells, or will never come."""
@@ -270,7 +267,6 @@ class PeerView:
         """Drop a peer but for a mark, so that nothing that it said before can bring it back."""
         del self._peers[known.peer]
         self._index.close(known.estimate)
-        self.recent_work.forget(known.peer)
         self._marks[known.peer] = (known.incarnation, known.seq)
         if len(self._marks) > self._config.anti_entropy.peers_max:
             del self._marks[next(iter(self._marks))]

@@ -5,10 +5,12 @@ baselines; `cost` is the default. Every policy is a pure function of a `Situatio
 options are in, the answer is the same. Nodes that must not be forwarded to are not among the options.
 
 `cost` in words: the cheapest node serves, but a peer only if that saves more than a margin. Nodes that
-differ by less than a small share of the prefill that even the cheapest has to do are as good as each
-other: among them the one with the least recent prefill work serves, so that cold prompts spread, and a
-prefix that every node holds (a common system prompt) decides nothing. Where a round trip is not small
-against that prefill, prompts stay where they are.
+differ by less than some share of the prefill that even the cheapest has to do are as good as each other:
+among them the one that has computed the least lately serves, so that cold prompts spread, and a prefix
+that every node holds (a common system prompt) decides nothing. Two bounds keep that from costing anybody:
+a node counts as good as this one only if its round trip is small against the prefill at stake, and as
+good as the cheapest only if it is not much slower. What a node has computed lately is its owner's word,
+since other entry nodes send it work, too.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from peerinfer.config import RoutingConfig
-from peerinfer.core.recent_work import RecentWork
 from peerinfer.core.types import PeerId
 
 TARGETS_MAX = 32
@@ -47,6 +48,8 @@ class Candidate(NamedTuple):
     rtt_s: float
     snapshot_age_s: float | None
     """Since the peer last confirmed the tree that was matched; None for this node, or without a tree."""
+    recent_work_s: float
+    """The prefill it has done lately and has been given to do, in its own seconds."""
 
     @property
     def is_me(self) -> bool:
@@ -64,7 +67,6 @@ class Situation:
     """This node, ready or not."""
     ready: bool
     prompt_tokens: int | None
-    recent_work: RecentWork
     config: RoutingConfig
     turn: int
     draw: float
@@ -97,11 +99,12 @@ def cost(situation: Situation) -> Choice:
     best = min(situation.options)
     slack_s = config.cold_round_trip_share_max * best.prefill_s - config.forward_margin_s
     if slack_s > 0.0:
-        limit_s = best.cost_s + slack_s
+        limit_s = best.cost_s + config.placement_slack * best.prefill_s
+        if situation.ready:
+            limit_s = min(limit_s, situation.mine.cost_s + slack_s)
         equal = [option for option in situation.options if option.cost_s <= limit_s]
         if len(equal) > 1:
-            tokens = situation.recent_work.tokens
-            chosen = min(equal, key=lambda option: (tokens(option.peer), option))
+            chosen = min(equal, key=lambda option: (option.recent_work_s, option))
             kind = "equally cached" if best.expected_cached_tokens else "cold"
             return _before_others(chosen, situation), f"{kind}, placed on the least busy node"
     return _unless_here(best, situation)

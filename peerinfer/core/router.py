@@ -51,7 +51,8 @@ class Ranking:
     """A decision: whom to try, in order, and why."""
 
     targets: tuple[Candidate, ...]
-    """Best first, this node always among them: the last one if its engine is not ready."""
+    """Best first, this node always among them: the last one if its engine is not ready. Where the client
+    chose the target: that one, or nobody."""
     skipped: tuple[tuple[PeerId, str], ...]
     """Peers that must not be forwarded to now, by id, each with the reason."""
     reason: str
@@ -67,11 +68,13 @@ def rank(
     now: float,
     turn: int,
     draw: float,
+    target: PeerId | None = None,
 ) -> Ranking:
     """The targets for a request. Raises ValueError for an unknown policy.
 
-    `turn` counts requests and `draw` is uniform in [0, 1): what round-robin and random need, since the
-    core has neither memory nor randomness of its own.
+    `target` overrides the policy: that node or, if it cannot be forwarded to, nobody. `turn` counts
+    requests and `draw` is uniform in [0, 1): what round-robin and random need, since the core has neither
+    memory nor randomness of its own.
     """
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
@@ -82,13 +85,15 @@ def rank(
         options.append(mine)
     if not options:
         options.append(mine)  # whoever is asked must say so
+    if target is not None:
+        wanted = tuple(option for option in options if option.peer == target)
+        return Ranking(targets=wanted, skipped=_reasons(skipped, now), reason="the client chose the target")
     chosen, reason = POLICIES[policy](
         Situation(
             options=options,
             mine=mine,
             ready=own.ready,
             prompt_tokens=prompt.tokens,
-            recent_work=view.recent_work,
             config=config,
             turn=turn,
             draw=draw,
@@ -125,7 +130,8 @@ class _Weighing:
         ahead_tokens = own.load.queued_prefill_tokens + view.own_unsettled_tokens
         wait_s = slot_wait_s(own.load, self._config) + ahead_tokens * s_per_token
         cost_s = wait_s + prefill_s
-        return Candidate(cost_s, False, wait_s, view.me, matched, expected, prefill_s, 0.0, None)
+        recent_s = (own.load.recent_prefill_tokens + ahead_tokens) * s_per_token
+        return Candidate(cost_s, False, wait_s, view.me, matched, expected, prefill_s, 0.0, None, recent_s)
 
     def peers(self, now: float) -> tuple[list[Candidate], list[Peer]]:
         """The peers that can be forwarded to, and those that cannot. The hot loop of a decision."""
@@ -151,8 +157,11 @@ class _Weighing:
             rtt_s = peer.detour_s
             cost_s = rtt_s + sent_s + wait_s + prefill_s
             age_s = None if peer.confirmed_at is None else now - peer.confirmed_at
+            recent_s = peer.recent_tokens * s_per_token
             options.append(
-                Candidate(cost_s, True, wait_s, peer.peer, matched, expected, prefill_s, rtt_s, age_s)
+                Candidate(
+                    cost_s, True, wait_s, peer.peer, matched, expected, prefill_s, rtt_s, age_s, recent_s
+                )
             )
         return options, skipped
 

@@ -48,6 +48,8 @@ class Load:
     """Requests that wait for a slot."""
     queued_prefill_tokens: int = 0
     """Uncached prompt tokens still to be prefilled, of queued and running requests."""
+    recent_prefill_tokens: int = 0
+    """Prompt tokens computed lately, the older the less: what the placement of cold prompts evens out."""
     prefill_tokens_per_s: float = 0.0
     """Measured; 0 means not measured yet."""
     decode_tokens_per_s: float = 0.0

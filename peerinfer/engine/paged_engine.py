@@ -31,6 +31,7 @@ from peerinfer.engine.job import Job, Refused
 from peerinfer.engine.measured_rate import MeasuredRate
 from peerinfer.engine.openai_body import context_length_exceeded, read_options, read_prompt
 from peerinfer.engine.page_cache import PageCache
+from peerinfer.engine.recent_count import RecentCount
 from peerinfer.engine.stream_chunk import StreamShape
 from peerinfer.node.ports import EngineError, EngineSink, Tokenizer
 
@@ -38,6 +39,7 @@ Blob = TypeVar("Blob")
 
 PREFILL_HALF_LIFE_TOKENS = 1024  # guess: about two prompts
 DECODE_HALF_LIFE_TOKENS = 128  # guess: a few answers
+RECENT_HALF_LIFE_S = 30.0  # docs/protocol.md: all nodes count alike
 
 
 class PagedEngine(ABC, Generic[Blob]):
@@ -50,6 +52,7 @@ class PagedEngine(ABC, Generic[Blob]):
         )
         self._wall_clock = wall_clock
         self._prefill_rate = MeasuredRate(PREFILL_HALF_LIFE_TOKENS)
+        self._recent_prefill = RecentCount(RECENT_HALF_LIFE_S)
         self._decode_rate = MeasuredRate(DECODE_HALF_LIFE_TOKENS)
         self._jobs: dict[Job, None] = {}
         self._nursery: trio.Nursery | None = None
@@ -105,6 +108,7 @@ class PagedEngine(ABC, Generic[Blob]):
             running=running,
             queued=len(self._jobs) - running,
             queued_prefill_tokens=sum(map(self._prefill_left, self._jobs)),
+            recent_prefill_tokens=round(self._recent_prefill.at(trio.current_time())),
             prefill_tokens_per_s=self._prefill_rate.per_s,
             decode_tokens_per_s=self._decode_rate.per_s,
             slots=self.info.slots,
@@ -121,6 +125,11 @@ class PagedEngine(ABC, Generic[Blob]):
     @abstractmethod
     def _stop(self) -> None:
         """Free what `_start` made; no job is at work any more."""
+
+    def _prefilled(self, tokens: int, seconds: float) -> None:
+        """So many prompt tokens were computed, which took so long."""
+        self._prefill_rate.add(tokens, seconds)
+        self._recent_prefill.add(tokens, now=trio.current_time())
 
     def _prefill_left(self, job: Job) -> int:
         """Prompt tokens still to be computed for a job; while it waits, as the cache stands now."""

@@ -133,7 +133,7 @@ class SimulatedEngine(PagedEngine[None]):
             finally:
                 self._prefill = None
         job.prefill_left = 0
-        self._prefill_rate.add(uncached, seconds)
+        self._prefilled(uncached, seconds)
         pages = cut(job.tokens, self.info.page_size)[lease.cached_tokens // self.info.page_size :]
         lease.extend(pages, [None] * len(pages))
         return lease

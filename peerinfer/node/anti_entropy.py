@@ -110,7 +110,7 @@ class AntiEntropy:
     def _interval_s(self) -> float:
         """Δ_poll, stretched with the swarm so that all nodes together stay under the message limit."""
         config = self._node.config.anti_entropy
-        nodes = 1 + len(self._node.view.peers())
+        nodes = 1 + len(self._node.view)
         return max(config.poll_interval_s, nodes / config.messages_per_s_max)
 
     def _anything_new(self) -> bool:
@@ -154,7 +154,6 @@ class AntiEntropy:
             self.want(peer)
         if applied is not Applied.STALE:
             self._node.overlay.learn(peer, snapshot.addrs)
-        self._log_changes()
 
     def want(self, peer: PeerId) -> None:
         """Pull the peer's tree when it may be pulled next."""

@@ -64,7 +64,7 @@ class Node:
             cache_sync=CacheSync(own, hasher),
             decisions=Decisions(config.request.decisions_kept),
             retry_budget=RetryBudget(share=config.request.retry_share, burst=RETRY_BURST),
-            push_back=PushBack(config.push_back),
+            push_back=PushBack(config.push_back, config.routing),
             rng=random.Random(seed),
             next_incarnation=next_incarnation,
             incarnation=next_incarnation(0),

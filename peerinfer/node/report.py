@@ -69,6 +69,7 @@ def load_json(load: Load) -> dict[str, object]:
         "running": load.running,
         "queued": load.queued,
         "queued_prefill_tokens": load.queued_prefill_tokens,
+        "recent_prefill_tokens": load.recent_prefill_tokens,
         "prefill_tokens_per_s": load.prefill_tokens_per_s,
         "decode_tokens_per_s": load.decode_tokens_per_s,
         "slots": load.slots,

@@ -85,6 +85,7 @@ def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: Decisi
         now=trio.current_time(),
         turn=node.turn,
         draw=node.rng.random(),
+        target=r.target,
     )
     node.turn += 1
     node.retry_budget.request()
@@ -95,14 +96,13 @@ def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: Decisi
 def _targets(node: Context, r: Incoming, ranking: Ranking) -> Iterator[Candidate]:
     """Whom to try, in order: a few peers while the retry budget lasts, and the own engine in any case."""
     if r.target is not None:
-        wanted = [c for c in ranking.targets if c.peer == r.target]
-        if not wanted:
+        if not ranking.targets:
             raise RequestError(
                 f"x-peerinfer-target {r.target} is not a peer that can serve now; see /peerinfer/v1/peers",
                 param="x-peerinfer-target",
                 code="unknown_target",
             )
-        yield from wanted
+        yield from ranking.targets
         return
     order = list(ranking.targets[: node.config.request.attempts_max])
     if node.engine_ready and not any(candidate.is_me for candidate in order):

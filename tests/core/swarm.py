@@ -80,6 +80,17 @@ class Swarm:
             self.view.observe_round_trip(peer, round_trip_s)
         return applied
 
+    def worked(self, peer: PeerId, tokens: int) -> None:
+        """A node has computed so many prompt tokens, and said so in its reply."""
+        if peer == ME:
+            recent = self.own.load.recent_prefill_tokens + tokens
+            self.own = replace(self.own, load=replace(self.own.load, recent_prefill_tokens=recent))
+            return
+        record = self.view.get(peer)
+        assert record is not None
+        load = replace(record.load, recent_prefill_tokens=record.load.recent_prefill_tokens + tokens)
+        self.view.observe_load(peer, load, incarnation=record.incarnation, seq=record.seq, now=self.now)
+
     def rank(
         self,
         prompt: Prompt,
@@ -88,6 +99,7 @@ class Swarm:
         turn: int = 0,
         draw: float = 0.0,
         own: OwnState | None = None,
+        target: PeerId | None = None,
     ) -> Ranking:
         """A decision now."""
         return rank(
@@ -99,6 +111,7 @@ class Swarm:
             now=self.now,
             turn=turn,
             draw=draw,
+            target=target,
         )
 
 

@@ -258,8 +258,7 @@ def test_equal_holders_of_a_prefix_take_turns() -> None:
     for n in range(10, 14):
         ranking = swarm.rank(prompt((*LONG[:16], *chain(n, 16))))
         served.append(ranking.targets[0].peer)
-        swarm.view.forwarded(ranking.targets[0].peer, 264)
-        swarm.view.settled(ranking.targets[0].peer, 264)
+        swarm.worked(ranking.targets[0].peer, 264)
     assert served == [A, B, A, B]
     assert ranking.reason == "equally cached, placed on the least busy node"
 
@@ -268,8 +267,40 @@ def test_a_prompt_that_is_cached_here_stays_here() -> None:
     """Nothing is to be gained by spreading the last few tokens of a known prompt."""
     swarm = Swarm(own=LONG)
     swarm.hear(A, LONG, round_trip_s=0.0005)
-    swarm.view.recent_work.add(ME, 5000)
+    swarm.worked(ME, 5000)
     assert order(swarm.rank(prompt(LONG))) == [ME, A]
+
+
+def test_work_that_other_entry_nodes_gave_counts_as_well() -> None:
+    """What a node has computed lately is its own word: A was busy for somebody else."""
+    swarm = Swarm()
+    for peer in (A, B):
+        swarm.hear(peer)
+    swarm.worked(ME, 1000)
+    swarm.worked(A, 500)
+    assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == B
+
+
+def test_a_somewhat_slower_node_takes_its_turn_unless_serving_here_is_faster() -> None:
+    """A takes 1.4 times as long: it gets cold prompts from nodes as slow, and none from fast ones."""
+    slower = replace(IDLE, prefill_tokens_per_s=1000.0 / 1.4)
+    swarm = Swarm()
+    swarm.hear(A, load=slower)
+    swarm.hear(B)
+    swarm.worked(B, 500)
+    swarm.worked(ME, 1000)
+    assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == B
+    swarm.own = replace(swarm.own, load=replace(slower, recent_prefill_tokens=1000))
+    assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == A
+
+
+def test_a_target_that_the_client_chose_is_the_only_one() -> None:
+    swarm = Swarm(own=LONG)
+    swarm.hear(A)
+    swarm.hear(B, state=NodeState.DRAINING)
+    assert order(swarm.rank(prompt(LONG), target=A)) == [A]
+    assert order(swarm.rank(prompt(LONG), target=ME, policy="random")) == [ME]
+    assert order(swarm.rank(prompt(LONG), target=B)) == []
 
 
 def _five_idle_nodes(*, round_trip_s: float = 0.002) -> Swarm:
@@ -283,8 +314,7 @@ def _serve(swarm: Swarm, keys: tuple[int, ...]) -> PeerId:
     """Decide on one request and see it through before the next."""
     decided = swarm.rank(prompt(keys)).targets[0]
     uncached = len(keys) * 16 + 8 - decided.expected_cached_tokens
-    swarm.view.forwarded(decided.peer, uncached)
-    swarm.view.settled(decided.peer, uncached)
+    swarm.worked(decided.peer, uncached)
     return decided.peer
 
 

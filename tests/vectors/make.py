@@ -43,6 +43,7 @@ BUSY = Load(
     running=2,
     queued=1,
     queued_prefill_tokens=540,
+    recent_prefill_tokens=2048,
     prefill_tokens_per_s=480.5,
     decode_tokens_per_s=12.5,
     slots=2,
@@ -162,7 +163,7 @@ HEARTBEAT = Snapshot(
     cut=False,
     pages=len(KEYS),
 )
-SNAPSHOTS = {"tree": (TREE, 262144), "tree, cut": (TREE, 340), "heartbeat": (HEARTBEAT, 262144)}
+SNAPSHOTS = {"tree": (TREE, 262144), "tree, cut": (TREE, 370), "heartbeat": (HEARTBEAT, 262144)}
 
 
 def plain(value: object) -> object:
