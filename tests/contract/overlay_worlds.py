@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -206,18 +206,28 @@ class LibP2PWorld(_Started):
     def __init__(self, nursery: trio.Nursery, stack: AsyncExitStack, directory: Path) -> None:
         super().__init__(nursery)
         self._stack, self._directory = stack, directory
+        self._numbers: dict[PeerId, int] = {}
         self._names = iter(range(1000))
 
-    async def start(self, *, join: Sequence[str] = ()) -> Peer:
-        config = OverlayConfig(listen=("/ip4/127.0.0.1/tcp/0",), join=tuple(join))
-        return await self.enter(
-            LibP2POverlay(
-                data_dir=self._directory / str(next(self._names)),
-                config=config,
-                topic=TOPIC,
-                frame_bytes_max=FRAME_BYTES_MAX,
-            )
+    async def start(
+        self, *, join: Sequence[str] = (), listen: str = "/ip4/127.0.0.1/tcp/0", **config: Any
+    ) -> Peer:
+        return await self._start(next(self._names), join=tuple(join), listen=(listen,), **config)
+
+    async def restart(self, peer: Peer, *, join: Sequence[str] = ()) -> Peer:
+        """A peer that was stopped, with its identity."""
+        number = self._numbers[peer.id]
+        return await self._start(number, join=tuple(join), listen=("/ip4/127.0.0.1/tcp/0",))
+
+    async def _start(self, number: int, **config: Any) -> Peer:
+        overlay = LibP2POverlay(
+            data_dir=self._directory / str(number),
+            config=OverlayConfig(**config),
+            topic=TOPIC,
+            frame_bytes_max=FRAME_BYTES_MAX,
         )
+        self._numbers[overlay.peer_id] = number
+        return await self.enter(overlay)
 
     async def start_mortal(self, *, join: Sequence[str] = ()) -> PeerProcess:
         options = [option for addr in join for option in ("--join", addr)]

@@ -12,9 +12,11 @@ import trio.testing
 
 from peerinfer.core.frames import Accept, Ask, Cancel, Data, EndFrame, Frame, Request, Wait
 from peerinfer.core.types import PeerId
-from peerinfer.node.ports import PeerLostError
+from peerinfer.node.ports import Call, PeerLostError
 from tests.contract.overlay_worlds import Peer, World, open_world, until
 from tests.overlay.peer_process import DATA_FRAMES
+
+Clock = trio.abc.Clock | None
 
 SOON_S = 10.0
 """Real machines may be five times slower than the one this was written on; virtual time costs nothing."""
@@ -26,13 +28,16 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def clock(kind: str) -> trio.abc.Clock | None:
-    """Virtual time for the simulation; no clock of its own for real hosts."""
+def clock(kind: str) -> Clock:
+    """Virtual time for the simulation; no clock of its own for real hosts.
+
+    Each test names this fixture itself: that is how pytest-trio finds it.
+    """
     return trio.testing.MockClock(autojump_threshold=0) if kind == "simulated" else None
 
 
 @pytest.fixture
-async def world(kind: str, clock: trio.abc.Clock | None, tmp_path: Path) -> AsyncIterator[World]:
+async def world(kind: str, tmp_path: Path) -> AsyncIterator[World]:
     async with open_world(kind, tmp_path) as world:
         yield world
 
@@ -71,7 +76,13 @@ async def answer(peer: Peer, to: PeerId, opening: Request | Ask) -> list[Frame]:
     return frames
 
 
-async def test_peers_find_each_other_through_one_address(world: World) -> None:
+async def drain(call: Call) -> None:
+    """Take frames until there are none to come."""
+    while True:
+        await call.receive()
+
+
+async def test_peers_find_each_other_through_one_address(world: World, clock: Clock) -> None:
     """Goal: a full mesh of four who knew one address. Method: wait for every pair's link."""
     peers = await start_linked(world, 4)
     assert all(len(peer.overlay.links()) == 3 for peer in peers)
@@ -81,13 +92,13 @@ async def test_peers_find_each_other_through_one_address(world: World) -> None:
     )
 
 
-async def test_a_late_joiner_is_linked_to_all_within_five_seconds(world: World) -> None:
+async def test_a_late_joiner_is_linked_to_all_within_five_seconds(world: World, clock: Clock) -> None:
     peers = await start_linked(world, 4)
     late = await world.start(join=[peers[1].address])
     await until(lambda: late.linked_to(*(peer.id for peer in peers)), within_s=5.0)
 
 
-async def test_links_are_told_once_at_both_ends(world: World) -> None:
+async def test_links_are_told_once_at_both_ends(world: World, clock: Clock) -> None:
     a, b = await start_linked(world)
     await until(lambda: a.sink.up == [b.id] and b.sink.up == [a.id], within_s=SOON_S)
     await world.stop(b)
@@ -95,7 +106,7 @@ async def test_links_are_told_once_at_both_ends(world: World) -> None:
     assert not a.overlay.links()
 
 
-async def test_a_message_reaches_all_others_under_its_authors_name(world: World) -> None:
+async def test_a_message_reaches_all_others_under_its_authors_name(world: World, clock: Clock) -> None:
     """Goal: gossip is complete and authenticated. Method: repeat until the mesh of the topic has formed."""
     peers = await start_linked(world, 4)
     author, others = peers[2], [peer for peer in peers if peer is not peers[2]]
@@ -108,7 +119,7 @@ async def test_a_message_reaches_all_others_under_its_authors_name(world: World)
     assert not author.sink.messages
 
 
-async def test_a_large_message_arrives_whole(world: World) -> None:
+async def test_a_large_message_arrives_whole(world: World, clock: Clock) -> None:
     a, b = await start_linked(world)
     payload = bytes(range(256)) * 1024
     with trio.fail_after(SOON_S):
@@ -118,20 +129,20 @@ async def test_a_large_message_arrives_whole(world: World) -> None:
     assert b.sink.messages[0] == (a.id, payload)
 
 
-async def test_a_call_brings_back_its_frames_in_order(world: World) -> None:
+async def test_a_call_brings_back_its_frames_in_order(world: World, clock: Clock) -> None:
     a, b = await start_linked(world)
     frames = await answer(a, b.id, request("r1", body=b"x" * 4096))
     assert [type(frame) for frame in frames] == [Accept, *[Data] * DATA_FRAMES, EndFrame]
     assert {frame.id for frame in frames} == {"r1"}
 
 
-async def test_an_ask_is_answered_with_the_wait(world: World) -> None:
+async def test_an_ask_is_answered_with_the_wait(world: World, clock: Clock) -> None:
     a, b = await start_linked(world)
     (wait,) = await answer(b, a.id, Ask(id="a1", prompt_tokens=10, expected_cached_tokens=0))
     assert isinstance(wait, Wait)
 
 
-async def test_many_calls_run_at_once_both_ways(world: World) -> None:
+async def test_many_calls_run_at_once_both_ways(world: World, clock: Clock) -> None:
     """Goal: calls share the link without mixing. Method: 60 at once, each with an id of its own."""
     a, b = await start_linked(world)
     complete: list[str] = []
@@ -149,8 +160,8 @@ async def test_many_calls_run_at_once_both_ways(world: World) -> None:
     assert len(complete) == 60
 
 
-async def test_cancelled_callers_break_no_other_call(world: World) -> None:
-    """Goal: a cancel costs its own call only. Method: 80 calls, every other one is cut short at some point."""
+async def test_cancelled_callers_break_no_other_call(world: World, clock: Clock) -> None:
+    """Goal: a cancel costs its own call only. Method: 80 calls at once, every other one is cut short."""
     a, b = await start_linked(world)
     complete = 0
 
@@ -171,7 +182,7 @@ async def test_cancelled_callers_break_no_other_call(world: World) -> None:
     assert not b.sink.down
 
 
-async def test_a_cancelled_receive_loses_no_frame(world: World) -> None:
+async def test_a_cancelled_receive_loses_no_frame(world: World, clock: Clock) -> None:
     a, b = await start_linked(world)
     frames: list[Frame] = []
     async with a.overlay.open_call(b.id) as call:
@@ -183,7 +194,7 @@ async def test_a_cancelled_receive_loses_no_frame(world: World) -> None:
     assert [type(frame) for frame in frames] == [Accept, *[Data] * DATA_FRAMES, EndFrame]
 
 
-async def test_leaving_a_call_early_cancels_the_work_at_the_peer(world: World) -> None:
+async def test_leaving_a_call_early_cancels_the_work_at_the_peer(world: World, clock: Clock) -> None:
     a, b = await start_linked(world)
     async with a.overlay.open_call(b.id) as call:
         await call.send(request("r1", endless=True))
@@ -192,7 +203,7 @@ async def test_leaving_a_call_early_cancels_the_work_at_the_peer(world: World) -
     assert len(await answer(a, b.id, request("r2"))) == DATA_FRAMES + 2
 
 
-async def test_a_cancel_frame_reaches_whoever_serves(world: World) -> None:
+async def test_a_cancel_frame_reaches_whoever_serves(world: World, clock: Clock) -> None:
     """Goal: both sides see the frames of their exchange only. Method: cancel an endless one, then leave."""
     a, b = await start_linked(world)
     async with a.overlay.open_call(b.id) as call:
@@ -204,7 +215,7 @@ async def test_a_cancel_frame_reaches_whoever_serves(world: World) -> None:
     assert not b.sink.drops
 
 
-async def test_a_peer_that_crashes_during_a_call_is_lost_promptly(world: World) -> None:
+async def test_a_peer_that_crashes_during_a_call_is_lost_promptly(world: World, clock: Clock) -> None:
     a = await world.start()
     mortal = await world.start_mortal(join=[a.address])
     await until(lambda: a.linked_to(mortal.id), within_s=SOON_S)
@@ -213,12 +224,11 @@ async def test_a_peer_that_crashes_during_a_call_is_lost_promptly(world: World) 
         assert isinstance(await call.receive(), Accept)
         mortal.kill()
         with trio.fail_after(3.0), pytest.raises(PeerLostError):
-            while True:
-                await call.receive()
+            await drain(call)
     await until(lambda: a.sink.down == [mortal.id], within_s=3.0)
 
 
-async def test_a_stranger_cannot_be_called_or_pulled(world: World) -> None:
+async def test_a_stranger_cannot_be_called_or_pulled(world: World, clock: Clock) -> None:
     (a,) = await start_linked(world, 1)
     stranger = PeerId("12D3KooWRj8fEjQGsHqpUMhXsHsE8NVXqWVGGGKRmYZAJAv1KsAH")
     with pytest.raises(PeerLostError):
@@ -228,14 +238,12 @@ async def test_a_stranger_cannot_be_called_or_pulled(world: World) -> None:
             pass
 
 
-async def test_a_pull_brings_the_peers_hello(world: World) -> None:
+async def test_a_pull_brings_the_peers_hello(world: World, clock: Clock) -> None:
     a, b = await start_linked(world)
     assert await a.overlay.pull(b.id) == b"hello " * 5000
 
 
-async def test_a_bug_in_whoever_serves_costs_one_call(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_bug_in_whoever_serves_costs_one_call(world: World, caplog: pytest.LogCaptureFixture) -> None:
     a, b = await start_linked(world)
     with pytest.raises(PeerLostError):
         await answer(a, b.id, request("r1", body=b"raise"))
@@ -243,14 +251,14 @@ async def test_a_bug_in_whoever_serves_costs_one_call(
     assert len(await answer(a, b.id, request("r2"))) == DATA_FRAMES + 2
 
 
-async def test_learned_addresses_are_dialled(world: World) -> None:
+async def test_learned_addresses_are_dialled(world: World, clock: Clock) -> None:
     """Goal: an address in a snapshot makes a link. Method: tell one peer of another it cannot know."""
     a, b = await world.start(), await world.start()
     a.overlay.learn(b.id, [addr.rsplit("/p2p/", 1)[0] for addr in b.overlay.addrs()])
     await until(lambda: a.linked_to(b.id) and b.linked_to(a.id), within_s=SOON_S)
 
 
-async def test_a_call_that_was_never_opened_leaves_no_trace(world: World) -> None:
+async def test_a_call_that_was_never_opened_leaves_no_trace(world: World, clock: Clock) -> None:
     a, b = await start_linked(world)
     with suppress(PeerLostError):
         async with a.overlay.open_call(b.id):
