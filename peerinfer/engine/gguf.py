@@ -72,6 +72,11 @@ class ModelFile:
         value = self.values.get(f"{self.values.get('general.architecture')}.context_length")
         return value if isinstance(value, int) else None
 
+    @property
+    def sliding_window(self) -> bool:
+        """Whether attention looks back only so far, so that not every page stays whole."""
+        return bool(self.values.get(f"{self.values.get('general.architecture')}.attention.sliding_window"))
+
 
 def read_model_file(path: Path) -> ModelFile:
     """Read a GGUF file's description; 15-40 ms. Raises `EngineError` if it is none, or cannot be read."""

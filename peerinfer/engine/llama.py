@@ -50,6 +50,7 @@ class Model:
         llama = library()
         params = llama.LlamaModelParams()
         params.n_gpu_layers = 0
+        params.use_extra_bufts = False  # measured: repacked Q4_K weights give other bits for other chunks
         try:
             self.handle = llama.LlamaModel(str(path), params)
         except (ValueError, RuntimeError, OSError) as error:
@@ -96,19 +97,11 @@ class Model:
         return str(self._vocab.get_text(token)) if 0 <= token < self._vocab.n_vocab else ""
 
     def _piece(self, token: int) -> bytes:
-        # cyllama's token_to_piece puts U+FFFD for parts of characters: the bytes come from the token's name.
         if self._vocab.is_control(token):
             return b""
-        name = str(self._vocab.get_text(token))
-        kind = self._vocab.vocab_type
-        if kind == _BPE:
-            letters = byte_of_letter()
-            return bytes(map(letters.__getitem__, name)) if letters.keys() >= set(name) else name.encode()
-        if kind == _SPM:
-            if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
-                return bytes([int(name[3:5], 16)])
-            return name.replace("\u2581", " ").encode()
-        return str(self._vocab.token_to_piece(token, 0, False)).encode()
+        # cyllama's token_to_piece puts U+FFFD for parts of characters: the bytes come from the token's name.
+        piece = token_bytes(str(self._vocab.get_text(token)), self._vocab.vocab_type)
+        return str(self._vocab.token_to_piece(token, 0, False)).encode() if piece is None else piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +196,6 @@ class Slot:
         params.n_seq_max = 2
         params.kv_unified = True  # copying between sequences then copies no cells
         params.n_threads = params.n_threads_batch = 1
-        params.swa_full = True  # pages of models with sliding windows must stay whole
         try:
             self._context = llama.LlamaContext(self._model.handle, params)
             self._context.install_cancel_callback()
@@ -228,8 +220,21 @@ class Slot:
         return blob
 
 
+def token_bytes(name: str, vocabulary_type: int) -> bytes | None:
+    """The bytes that a token's name stands for; None for a type of vocabulary that is unknown here."""
+    if vocabulary_type == _BPE:
+        letters = _byte_of_letter()
+        # A token that a user added is spelled out, in letters that the table need not have.
+        return bytes(map(letters.__getitem__, name)) if letters.keys() >= set(name) else name.encode()
+    if vocabulary_type == _SPM:
+        if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
+            return bytes([int(name[3:5], 16)])
+        return name.replace("\u2581", " ").encode()
+    return None
+
+
 @functools.cache
-def byte_of_letter() -> dict[str, int]:
+def _byte_of_letter() -> dict[str, int]:
     """The letters under which byte-level BPE vocabularies write the 256 bytes (GPT-2's table)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]

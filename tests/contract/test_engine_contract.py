@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,11 +36,15 @@ def uncounted(load: Load) -> tuple[int, int, int]:
     return load.running, load.queued, load.queued_prefill_tokens
 
 
-async def until_load(engine: PagedEngine[Any], *, running: int, queued: int) -> None:
+async def until(holds: Callable[[], bool]) -> None:
     """Engines tell their load when they are asked, so it is asked for until it is there."""
     with trio.fail_after(30):
-        while (engine.load().running, engine.load().queued) != (running, queued):  # noqa: ASYNC110
+        while not holds():
             await trio.sleep(0.002)
+
+
+async def until_load(engine: PagedEngine[Any], *, running: int, queued: int) -> None:
+    await until(lambda: (engine.load().running, engine.load().queued) == (running, queued))
 
 
 async def test_running_does_not_wait_for_the_model(make: MakeEngine, sink: MirrorSink) -> None:
@@ -156,18 +161,22 @@ async def test_the_mirror_equals_the_cache_after_any_requests(make: MakeEngine, 
                 for _ in range(rng.randrange(1, 4)):
                     nursery.start_soon(one)
             assert len(engine.cache) <= 9
+            prompt = await engine.tokenizer.encode("completions", {"prompt": " ".join(words[:16])})
+            promised = sink.promised_tokens(prompt)
+            body = {"prompt": list(prompt), "max_tokens": 1}
+            assert (await ask(engine, body, "completions")).cached_tokens == promised, "seed 7"
     assert any(type(event).__name__ == "BlockRemoved" for event in sink.events), "nothing was evicted"
 
 
 async def test_all_events_of_a_request_come_before_its_end(make: MakeEngine, sink: MirrorSink) -> None:
     engine = make()
-    async with engine.run(sink), engine.run_infer(request(chat(FABLE, max_tokens=20))) as items:
-        async for item in items:
-            if isinstance(item, End):
-                told = len(sink.events)
-                assert sink.agrees_with(engine)
-        await trio.sleep(0.05)
+    async with engine.run(sink):
+        async with engine.run_infer(request(chat(FABLE, max_tokens=20))) as items:
+            async for item in items:
+                if isinstance(item, End):
+                    told = len(sink.events)
         assert len(sink.events) == told > 0
+        assert sink.agrees_with(engine)
 
 
 async def test_leaving_during_prefill_frees_the_slot_at_once(make: MakeEngine, sink: MirrorSink) -> None:
@@ -177,9 +186,8 @@ async def test_leaving_during_prefill_frees_the_slot_at_once(make: MakeEngine, s
     async with engine.run(sink):
         await sink.ready.wait()
         async with engine.run_infer(request(chat(long))):
-            await until_load(engine, running=1, queued=0)
-            await trio.sleep(0.05)
-            assert engine.load().queued_prefill_tokens > 0
+            whole = engine.load().queued_prefill_tokens
+            await until(lambda: 0 < engine.load().queued_prefill_tokens < whole)
             left_at = trio.current_time()
         assert uncounted(engine.load()) == (0, 0, 0)
         assert trio.current_time() - left_at < STOPS_WITHIN_S

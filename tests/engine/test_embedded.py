@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from peerinfer.engine.llama import Advance, Slot
 from peerinfer.engine.model_store import DEFAULT_MODEL
 from peerinfer.node.ports import EngineError
 from tests.engine.support import MirrorSink, ask, chat, default_model, make_embedded, request
+from tests.engine.test_gguf import model
 
 
 async def test_a_failure_of_llama_is_an_error_and_the_slot_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,8 +60,28 @@ def test_what_is_no_model_is_refused_before_anything_starts(tmp_path: Path) -> N
     path.write_bytes(b"hello")
     with pytest.raises(EngineError):
         EmbeddedEngine(model=path)
+    path.write_bytes(model(window=128))
+    with pytest.raises(EngineError, match="sliding-window"):
+        EmbeddedEngine(model=path)
     with pytest.raises(EngineError, match="page size"):
         EmbeddedEngine(model=default_model(), page_size=24)
+
+
+async def test_weights_whose_pages_depend_on_the_chunk_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: pages that were computed one token at a time get another last byte, as with F16 weights."""
+    advance = Slot.advance
+
+    def drift(slot: Slot, tokens: Sequence[int], begin: int, *, draw: bool) -> Advance:
+        step = advance(slot, tokens, begin, draw=draw)
+        pages = tuple(page[:-1] + b"?" for page in step.pages) if len(tokens) == 1 else step.pages
+        return replace(step, pages=pages)
+
+    monkeypatch.setattr(Slot, "advance", drift)
+    engine, sink = make_embedded(), MirrorSink()
+    async with engine.run(sink):
+        with pytest.raises(EngineError, match="Q8_0"):
+            await ask(engine, chat("Hello"))
+        assert sink.states == [EngineState.LOADING, EngineState.FAILING]
 
 
 def test_the_fingerprint_is_known_before_the_engine_starts() -> None:
@@ -96,6 +118,18 @@ async def test_a_real_model_ends_its_answer_by_itself() -> None:
         assert answered.finish_reason == "stop"
         assert answered.end is not None
         assert answered.end.usage.completion_tokens == len(answered.token_ids)
+
+
+async def test_a_chat_and_its_text_have_the_same_tokens() -> None:
+    """Situation 17: special tokens that are spelled out are special tokens."""
+    engine = make_embedded()
+    spelled = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n"
+    )
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi!"}]
+    async with engine.run(MirrorSink()):
+        as_chat = await engine.tokenizer.encode("chat", {"messages": messages})
+        assert as_chat == await engine.tokenizer.encode("completions", {"prompt": spelled})
 
 
 async def test_characters_of_several_tokens_come_whole() -> None:

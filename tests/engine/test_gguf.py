@@ -31,6 +31,7 @@ def model(
     layers: int = 2,
     weights: bytes = b"\1" * 20_000,
     author: str = "someone",
+    window: int = 0,
 ) -> bytes:
     """A file in GGUF format with one tensor."""
     entries = [
@@ -38,6 +39,7 @@ def model(
         entry("general.author", _STRING, text(author)),
         entry("llama.block_count", _UINT32, struct.pack("<I", layers)),
         entry("llama.context_length", _UINT32, struct.pack("<I", 512)),
+        entry("llama.attention.sliding_window", _UINT32, struct.pack("<I", window)),
         entry("tokenizer.chat_template", _STRING, text(template)),
         entry(
             "tokenizer.ggml.tokens",
@@ -61,6 +63,8 @@ def test_a_file_says_what_a_node_needs_before_its_engine_starts(tmp_path: Path) 
     file = read(tmp_path, model())
     assert file.chat_template == "{{ messages }}"
     assert file.context_tokens == 512
+    assert not file.sliding_window
+    assert read(tmp_path, model(window=128)).sliding_window
     assert read(tmp_path, model()) == file
 
 

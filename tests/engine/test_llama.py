@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from peerinfer.engine.llama import CHUNK_TOKENS, Model, Slot
+from peerinfer.engine.llama import CHUNK_TOKENS, Model, Slot, token_bytes
 from peerinfer.engine.openai_body import Options
 from peerinfer.node.ports import EngineError
 from tests.engine.support import PAGE, default_model
 
 GREEDY = Options(max_tokens=None, temperature=0.0, top_p=1.0, seed=None, stop=(), ignore_eos=False)
 CONTEXT = 256
+SPM, BPE = 1, 2  # llama.cpp's numbers
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +57,16 @@ def compute(
 def test_pages_have_the_same_bits_cold_cached_and_decoded(slot: Slot) -> None:
     """Everything else rests on this: greedy answers equal with any cache, generated tokens cached.
 
-    Method: 150 tokens in whole chunks, pages, odd pieces and one by one, and behind cached pages.
+    Method: 100 tokens in whole chunks, pages, odd pieces and one by one, and behind cached pages.
     """
     rng = random.Random(1)
-    tokens = [rng.randrange(20, 49_000) for _ in range(150)]
+    tokens = [rng.randrange(20, 49_000) for _ in range(100)]
     cold = compute(slot, tokens, itertools.repeat(CHUNK_TOKENS))
-    assert len(cold[0]) == 150 // PAGE
+    assert len(cold[0]) == 100 // PAGE
     assert compute(slot, tokens, itertools.repeat(PAGE)) == cold
     assert compute(slot, tokens, itertools.cycle((7, 32, 1, 13, 20))) == cold
     assert compute(slot, tokens, itertools.repeat(1)) == cold
-    for known in (1, 4, 9):
+    for known in (1, 3, 6):
         assert compute(slot, tokens, itertools.repeat(CHUNK_TOKENS), cold[0][:known]) == cold
 
 
@@ -105,6 +106,25 @@ def test_token_bytes_spell_any_text(model: Model) -> None:
     text = "Ångström 😀 日本語\n\ttabs  and\u00a0odd\x00bytes"
     tokens = model.tokenize(text, add_special=False)
     assert b"".join(map(model.piece, tokens)).decode() == text
+
+
+@pytest.mark.parametrize(
+    ("name", "vocabulary_type", "expected"),
+    [
+        ("Ġfox", BPE, b" fox"),
+        ("ðŁĺ", BPE, b"\xf0\x9f\x98"),
+        ("<added 狐>", BPE, "<added 狐>".encode()),
+        ("▁fox", SPM, b" fox"),
+        ("<0xF0>", SPM, b"\xf0"),
+        ("狐", SPM, "狐".encode()),
+        ("fox", 3, None),
+    ],
+)
+def test_tokens_are_named_as_their_vocabulary_does(
+    name: str, vocabulary_type: int, expected: bytes | None
+) -> None:
+    """Byte-level BPE has a letter for each byte, SentencePiece a mark for blanks and names for bytes."""
+    assert token_bytes(name, vocabulary_type) == expected
 
 
 def test_control_tokens_are_recognised_and_have_no_text(model: Model) -> None:

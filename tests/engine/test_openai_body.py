@@ -145,7 +145,13 @@ def test_several_prompts_are_refused_with_the_reason(prompt: object) -> None:
 def test_messages_are_texts_or_lists_of_text_parts() -> None:
     """Parts are joined by a space; `developer` is OpenAI's new name for `system`."""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    silent = {"role": "assistant", "content": None, "tool_calls": None, "refusal": None, "annotations": []}
+    silent: dict[str, object] = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": None,
+        "refusal": None,
+        "annotations": [],
+    }
     body = {"messages": [{"role": "developer", "content": parts}, USER, silent]}
     messages = (Message("system", "a b"), Message("user", "hi"), Message("assistant", ""))
     assert read_prompt("chat", body) == ChatPrompt(messages, True, False)
