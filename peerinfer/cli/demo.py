@@ -27,7 +27,7 @@ from peerinfer.cli.demo_table import (
     summary_json,
 )
 from peerinfer.cli.demo_texts import TOPICS
-from peerinfer.cli.errors import INTERRUPTED, run_async
+from peerinfer.cli.errors import INTERRUPTED, end_interrupted_line, run_async
 from peerinfer.cli.model import fetch_with_progress
 from peerinfer.cli.stopping import SIGNALS
 from peerinfer.cli.workload import QUESTIONS_PER_PREFIX, Block, Chat, load_mmlu, plan
@@ -175,5 +175,6 @@ class Demonstration:
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:
     with trio.open_signal_receiver(*SIGNALS) as signals:
         async for _ in signals:
+            end_interrupted_line()
             scope.cancel()
             return

@@ -48,6 +48,7 @@ class OneLineGroup(click.Group):
             print_error(error)
             status = error.exit_code
         except (click.Abort, KeyboardInterrupt):
+            end_interrupted_line()
             status = INTERRUPTED
         except OSError as error:
             if error.errno != errno.EPIPE:
@@ -66,6 +67,12 @@ def print_error(error: click.ClickException) -> None:
         name = error.ctx.command_path
         message = f"{message.rstrip('.')} (see {name} --help)"
     click.echo(f"{name}: {message}", err=True)
+
+
+def end_interrupted_line() -> None:
+    """A terminal has just shown `^C`; what comes next begins a line."""
+    if sys.stderr.isatty():
+        click.echo(err=True)
 
 
 def run_async(

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from peerinfer.cli.errors import CommandError
+from peerinfer.cli.errors import CommandError, end_interrupted_line
 
 STOP_S = 2.5
 """From the first signal to the end of the process, at most."""
@@ -38,6 +38,7 @@ async def _stop_on_signal(block: trio.CancelScope) -> None:
         async for _ in signals:
             if block.cancel_called:
                 os._exit(0)  # who asks twice is in a hurry
+            end_interrupted_line()
             _stop(block)
 
 
