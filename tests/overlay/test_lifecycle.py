@@ -1,0 +1,100 @@
+"""Starting and stopping: ports, double connections, leaving in time and leaving nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from peerinfer.config import OverlayConfig
+from peerinfer.overlay.addresses import AddressInUseError
+from peerinfer.overlay.host import abort
+from peerinfer.overlay.libp2p import LibP2POverlay
+from tests.contract.overlay_worlds import LibP2PWorld, RecordingSink, until
+from tests.contract.test_overlay_contract import SOON_S, answer, request, start_linked
+from tests.overlay.peer_process import DATA_FRAMES
+from tests.overlay.test_hardening import free_port, host_of
+
+
+def overlay(data_dir: Path, **config: object) -> LibP2POverlay:
+    return LibP2POverlay(
+        data_dir=data_dir,
+        config=OverlayConfig(**config),  # type: ignore[arg-type]
+        topic=None,
+        frame_bytes_max=1000,
+    )
+
+
+async def test_a_port_that_is_taken_is_an_error(world: LibP2PWorld, tmp_path: Path) -> None:
+    a = await world.start()
+    port = a.address.split("/")[4]
+    with pytest.raises(AddressInUseError, match=port):
+        async with overlay(tmp_path / "b", listen=(f"/ip4/127.0.0.1/tcp/{port}",)).run(RecordingSink()):
+            pass
+
+
+def test_a_bad_address_is_an_error_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="multiaddr"):
+        overlay(tmp_path, join=("nonsense",))
+    with pytest.raises(ValueError, match="listen"):
+        overlay(
+            tmp_path,
+            listen=("/ip4/127.0.0.1/tcp/1/ws",),
+        )
+
+
+async def test_a_cancelled_node_leaves_its_port_and_its_links(world: LibP2PWorld, tmp_path: Path) -> None:
+    """Goal: cancelling is leaving. Method: cancel the scope around run, start again on the same port."""
+    a = await world.start()
+    port = await free_port()
+    listen = (f"/ip4/127.0.0.1/tcp/{port}",)
+    for life in (1, 2):
+        node = overlay(tmp_path / "b", listen=listen, join=(a.address,))
+        with trio.CancelScope() as scope:
+            async with node.run(RecordingSink()):
+                await until(lambda: a.linked_to(node.peer_id), within_s=SOON_S)  # noqa: B023
+                scope.cancel()
+                await trio.sleep_forever()
+        await until(lambda: a.sink.down.count(node.peer_id) == life, within_s=SOON_S)  # noqa: B023
+
+
+async def test_leaving_takes_less_than_three_seconds(world: LibP2PWorld) -> None:
+    peers = await start_linked(world, 4)
+    with trio.fail_after(3):
+        await world.stop(peers[0])
+    for peer in peers[1:]:
+        await until(lambda peer=peer: peer.sink.down == [peers[0].id], within_s=SOON_S)  # type: ignore[misc]
+
+
+async def test_two_that_dial_each_other_at_once_hold_one_link(world: LibP2PWorld, tmp_path: Path) -> None:
+    """Goal: up once, down once, however many connections. Method: dial both ways; close one by one."""
+    a, b = await start_linked(world)
+    for one, other in ((a, b), (b, a)):
+        links = one.overlay._swarm.links  # type: ignore[attr-defined]
+        await one.overlay._swarm._dial(other.id, other.address.rsplit("/p2p/", 1)[0])  # type: ignore[attr-defined]
+    connections = list(links._connections(a.id))
+    assert len(connections) == 3
+    for connection in connections[1:]:
+        await abort(connection)
+    await trio.sleep(1.5)
+    assert len(await answer(a, b.id, request("r1"))) == DATA_FRAMES + 2
+    assert (a.sink.up, a.sink.down) == ([b.id], [])
+    assert (b.sink.up, b.sink.down) == ([a.id], [])
+    await abort(connections[0])
+    await until(lambda: a.sink.down == [b.id] and b.sink.down == [a.id], within_s=SOON_S)
+    await until(lambda: a.linked_to(b.id) and b.linked_to(a.id), within_s=SOON_S)
+
+
+async def test_a_peer_without_a_topic_introduces_the_others(world: LibP2PWorld, tmp_path: Path) -> None:
+    """Goal: a bootstrap peer needs no gossip. Method: two join by it, link up and gossip without it."""
+    bootstrap = overlay(tmp_path / "bootstrap", listen=("/ip4/127.0.0.1/tcp/0",))
+    async with bootstrap.run(RecordingSink()):
+        (address,) = bootstrap.addrs()
+        a, b = await world.start(join=[address]), await world.start(join=[address])
+        await until(lambda: a.linked_to(b.id, bootstrap.peer_id), within_s=SOON_S)
+        with trio.fail_after(SOON_S):
+            while not b.sink.messages:
+                await a.overlay.publish(b"hello")
+                await trio.sleep(0.3)
+        assert host_of(a).dht.routing_table.size() >= 1
