@@ -132,6 +132,8 @@ class IncomingExchange(Exchange):
         """Have the sink serve it. What goes wrong there costs this stream, nothing else."""
         try:
             await sink.serve_call(self, opening)
+        except PeerLostError:
+            self._stream.lose("the peer was lost")
         except Exception as error:
             log.exception("peer=%s serving a call failed: %r", self.peer, error)
             self._stream.lose("serving the call failed")

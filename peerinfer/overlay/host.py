@@ -26,7 +26,6 @@ from libp2p.pubsub.pubsub import Pubsub
 from libp2p.rcmgr.manager import ResourceManager
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
-from multiaddr import Multiaddr
 
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
@@ -174,7 +173,7 @@ async def dial(host: Host, peer: PeerId, addr: Any) -> None:
     peer_id = ID.from_base58(peer)
     host.network.unblock_peer(peer_id)  # one failure locks a peer out for a minute
     await host.network.dial_addr(addr, peer_id)
-    host.host.get_peerstore().add_addrs(peer_id, [Multiaddr(str(addr))], ADDRESS_TTL_S)
+    host.host.get_peerstore().add_addrs(peer_id, [addr], ADDRESS_TTL_S)
 
 
 async def abort(connection: Any) -> None:
