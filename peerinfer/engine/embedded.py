@@ -12,8 +12,12 @@ text are touched by trio's thread alone.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +40,8 @@ Result = TypeVar("Result")
 
 _FORMAT = "1"
 """Rises when equal tokens and weights no longer mean equal pages."""
+_NICE = 10  # measured on 2 busy cores, 3 slots: 99 of 100 wake-ups of the loop in 4-11 ms, else in 17-23 ms
+_thread = threading.local()
 _WARM_UP = Options(max_tokens=None, temperature=0.0, top_p=1.0, seed=None, stop=(), ignore_eos=False)
 
 
@@ -203,10 +209,19 @@ class EmbeddedEngine(PagedEngine[bytes]):
     async def _in_thread(self, work: Callable[..., Result], *args: object) -> Result:
         """Run it to its end in a worker thread; `Job.cancel` makes that end come soon."""
         try:
-            return await trio.to_thread.run_sync(work, *args, limiter=self._threads)
+            return await trio.to_thread.run_sync(_behind_the_loop, work, *args, limiter=self._threads)
         except InterruptedError:
             await trio.lowlevel.checkpoint()  # aborted because the job was cancelled: this raises
             raise EngineError("llama.cpp stopped without being asked to") from None
+
+
+def _behind_the_loop(work: Callable[..., Result], *args: object) -> Result:
+    """Do work in a worker thread that the event loop's thread is preferred to."""
+    if sys.platform == "linux" and not hasattr(_thread, "polite"):  # elsewhere threads have no nice value
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        _thread.polite = True
+    return work(*args)
 
 
 def _fingerprint_fields(file: ModelFile, page_size: int) -> dict[str, str]:

@@ -31,16 +31,20 @@ _SEEDS = 2**32 - 1  # the last uint32 means "draw one" to llama.cpp
 _load_lock = threading.Lock()
 
 
-@functools.cache
 def library() -> Any:
     """cyllama's binding, with llama.cpp quiet and its backends loaded: 0.1 s, the first time."""
     with _load_lock:
-        from cyllama.llama import llama_cpp
+        return _library()
 
-        llama_cpp.disable_logging()
-        llama_cpp.llama_backend_init()
-        llama_cpp.ggml_backend_load_all()
-        return llama_cpp
+
+@functools.cache
+def _library() -> Any:
+    from cyllama.llama import llama_cpp
+
+    llama_cpp.disable_logging()
+    llama_cpp.llama_backend_init()
+    llama_cpp.ggml_backend_load_all()
+    return llama_cpp
 
 
 class Model:
