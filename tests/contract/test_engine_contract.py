@@ -323,6 +323,17 @@ async def test_prompts_that_are_too_long_are_refused_with_the_limit(
         assert uncounted(engine.load()) == (0, 0, 0)
 
 
+async def test_prompts_without_a_token_or_with_unknown_ones_are_refused(
+    make: MakeEngine, sink: MirrorSink
+) -> None:
+    engine = make()
+    async with engine.run(sink):
+        for prompt in ("", [-1], [1, 2, 10**9]):
+            with pytest.raises(RequestError) as caught:
+                await ask(engine, {"prompt": prompt}, "completions")
+            assert (caught.value.status, caught.value.param) == (400, "prompt")
+
+
 @pytest.mark.parametrize(
     ("param", "body"),
     [

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from peerinfer.core.types import EngineState
+from peerinfer.core.types import EngineState, RequestError
 from peerinfer.engine.embedded import EmbeddedEngine
-from peerinfer.engine.llama import Advance, Slot
+from peerinfer.engine.embedded_tokenizer import EmbeddedTokenizer
+from peerinfer.engine.llama import Advance, Model, Slot
 from peerinfer.engine.model_store import DEFAULT_MODEL
 from peerinfer.node.ports import EngineError
 from tests.engine.support import MirrorSink, ask, chat, default_model, make_embedded, request
-from tests.engine.test_gguf import model
+from tests.engine.test_gguf import model as model_file
 
 
 async def test_a_failure_of_llama_is_an_error_and_the_slot_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +61,7 @@ def test_what_is_no_model_is_refused_before_anything_starts(tmp_path: Path) -> N
     path.write_bytes(b"hello")
     with pytest.raises(EngineError):
         EmbeddedEngine(model=path)
-    path.write_bytes(model(window=128))
+    path.write_bytes(model_file(window=128))
     with pytest.raises(EngineError, match="sliding-window"):
         EmbeddedEngine(model=path)
     with pytest.raises(EngineError, match="page size"):
@@ -130,6 +131,19 @@ async def test_a_chat_and_its_text_have_the_same_tokens() -> None:
     async with engine.run(MirrorSink()):
         as_chat = await engine.tokenizer.encode("chat", {"messages": messages})
         assert as_chat == await engine.tokenizer.encode("completions", {"prompt": spelled})
+
+
+async def test_a_model_without_a_chat_template_serves_completions_only() -> None:
+    """And one whose template is no template cannot be used at all."""
+    model = Model(default_model())
+    tokenizer = EmbeddedTokenizer(chat_template=None, context_tokens_max=100)
+    tokenizer.attach(model)
+    assert await tokenizer.encode("completions", {"prompt": "Hello"})
+    with pytest.raises(RequestError, match="no chat template"):
+        await tokenizer.encode("chat", chat("Hello"))
+    with pytest.raises(EngineError, match="chat template is broken"):
+        EmbeddedTokenizer(chat_template="{% for %}", context_tokens_max=100).attach(model)
+    model.close()
 
 
 async def test_characters_of_several_tokens_come_whole() -> None:
