@@ -23,6 +23,8 @@ log = logging.getLogger("peerinfer.overlay")
 GIVE_UP_S = 300.0  # guess; the node forgets a silent peer after as long
 STABLE_S = 5.0  # guess
 """A link that lasted shorter counts as one more failure, or two nodes could reconnect in a tight loop."""
+YIELD_S = 0.25  # guess: some times a connect on a LAN
+"""Two nodes that learn of each other, or lose each other, at once need only one connection: one waits."""
 HEARD_RETRY_S = 5.0  # guess
 """Between two tries of a peer that lets itself be heard, however long its backoff is by now."""
 TARGETS_MAX = 1024  # guess
@@ -84,11 +86,11 @@ class Dialler:
         target = self._targets.get(peer)
         if target is None:
             self._make_room()
-            target = self._targets[peer] = _Target(peer, heard_at=now, due_at=now)
+            target = self._targets[peer] = _Target(peer, heard_at=now, due_at=now + self._yield_s(peer))
         if announced:
             target.heard_at = now
-            worth_a_try_at = max(now, target.tried_at + HEARD_RETRY_S, target.refused_until)
-            target.due_at = min(target.due_at, worth_a_try_at)
+            worth_a_try_at = max(now + self._yield_s(peer), target.tried_at + HEARD_RETRY_S)
+            target.due_at = min(target.due_at, max(worth_a_try_at, target.refused_until))
             self._given_up.pop(peer, None)
         target.learned = tuple(addrs)
         if self._wants(target):
@@ -110,7 +112,8 @@ class Dialler:
         if target := self._targets.get(peer):
             target.failures = 0 if lasted_s >= STABLE_S else target.failures + 1
             target.heard_at = now
-            target.due_at = max(now + self._wait_s(target) / 2, target.refused_until)
+            wait_s = self._wait_s(target) / 2 + self._yield_s(peer)
+            target.due_at = max(now + wait_s, target.refused_until)
             self._wake.set()
 
     def refuse(self, peer: PeerId, *, for_s: float) -> None:
@@ -190,6 +193,9 @@ class Dialler:
         learned = [each for each in self._targets.values() if not each.given and self._wants(each)]
         if len(learned) >= TARGETS_MAX:
             del self._targets[min(learned, key=lambda each: (each.heard_at, each.peer)).peer]
+
+    def _yield_s(self, peer: PeerId) -> float:
+        return 0.0 if self._me < peer else YIELD_S
 
     def _wait_s(self, target: _Target) -> float:
         return backoff_s(

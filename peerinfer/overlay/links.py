@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import trio
@@ -51,7 +50,7 @@ class Links:
         for peer, link in self._links.items():
             if not link.addrs:
                 self._links[peer] = Link(addrs=self._addrs(peer))
-        return MappingProxyType(self._links)
+        return dict(self._links)
 
     async def run(self, *, up: Callable[[PeerId], None], down: Callable[[PeerId, Link], None]) -> None:
         """Tell of changes in their order, for ever.

@@ -102,8 +102,11 @@ class Swarm:
             if gossip:
                 guard_gossip(host.pubsub, host.router, report)
             async with host.host.run(listen_addrs=listen):
-                if not host.host.get_transport_addrs():
-                    raise AddressInUseError(f"cannot listen on {', '.join(settings.listen)}")
+                refused = [addr for addr in settings.listen if addr not in host.network.listeners]
+                if len(refused) == len(settings.listen):
+                    raise AddressInUseError(f"cannot listen on {', '.join(refused)}")
+                for addr in refused:
+                    log.warning("cannot listen on %s", addr)
                 try:
                     async with trio.open_nursery() as acting:
                         swarm._act(acting)
