@@ -91,6 +91,15 @@ def wait_until(condition: Callable[[], bool], *, within_s: float, what: str) -> 
     raise AssertionError(f"not within {within_s} s: {what}")
 
 
+def simulated(tmp_path: Path, *args: str, prefill_tokens_per_s: float = 480.0) -> tuple[str, ...]:
+    """The arguments of a node with the simulated engine, at a speed that fits the test."""
+    config = tmp_path / "simulated.toml"
+    config.write_text(
+        f'[engine]\nkind = "simulated"\nsimulated_prefill_tokens_per_s = {prefill_tokens_per_s}\n'
+    )
+    return ("--config", str(config), *args)
+
+
 @contextmanager
 def swarm(tmp_path: Path, size: int, *, args: tuple[str, ...] = ()) -> Iterator[list[PeerProcess]]:
     """`size` nodes that all see each other as alive; more may be appended to the list, all are killed."""
