@@ -48,7 +48,7 @@ def test_rows_stand_under_their_header() -> None:
         end = header.index(name) + len(name)
         assert first[end] == " "
         assert first[end - 1].isdigit()
-    assert max(map(len, (header, first, last))) <= 96
+    assert {len(line) for line in (header, first, last)} == {79}
 
 
 def test_the_summary_counts_tokens_and_divides_late() -> None:
