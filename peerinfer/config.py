@@ -132,7 +132,7 @@ class EngineConfig:
     """A GGUF file for the embedded engine; empty: the default model, fetched once."""
     page_size: int = 16  # measured: KV is bit-identical cold and cached at 16
     """Tokens per cache page. Part of the fingerprint: nodes of other sizes do not share prefixes."""
-    cache_tokens: int = 16384  # guess
+    cache_tokens: int = 8192  # guess
     """The KV cache's budget. Embedded: 23 kB of memory per token."""
     slots: int = 2  # guess
     """Requests that run at the same time. Embedded: one core and one context each."""

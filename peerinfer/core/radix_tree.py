@@ -13,8 +13,7 @@ Leaves wait for eviction in a heap whose entries may be older than the truth: a 
 is queued again when it comes up, so that using a page costs the heap nothing.
 
 The paper's primitives: PrefixMatch = `match_prefix`, updateTrie = `insert`, evictLRUTrie = `evict_lru`,
-sendTrie sends `ordered_keys`. A node's own tree follows its engine's events; the simulated and the
-embedded engine keep their caches in such a tree, too.
+sendTrie sends `ordered_keys`. A node's own tree follows its engine's events.
 """
 
 from __future__ import annotations
