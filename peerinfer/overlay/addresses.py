@@ -41,10 +41,20 @@ def parse_peer_address(text: str) -> tuple[PeerId, str]:
     if [name for name, _ in parts[2:]] != ["p2p"]:
         raise ValueError(f"{text}: the address of a peer ends with its id: /ip4/…/tcp/…/p2p/12D3…")
     _check_transport(text, parts, listening=False)
-    peer_id = ID.from_string(parts[2][1])
-    if not _is_key(peer_id):
+    peer = ID.from_string(parts[2][1]).to_base58()
+    if not is_peer_id(peer):
         raise ValueError(f"{text}: {parts[2][1]} is no peer id")
-    return PeerId(peer_id.to_base58()), _join(parts[:2])
+    return PeerId(peer), _join(parts[:2])
+
+
+def is_peer_id(text: str) -> bool:
+    """The text names a public key: by its SHA-256, or when it is short by holding it."""
+    try:
+        peer_id = ID.from_base58(text)
+    except ValueError:
+        return False
+    data = peer_id.to_bytes()
+    return (data[:2] == b"\x12\x20" and len(data) == 34) or peer_id.extract_public_key() is not None
 
 
 def parse_listen_address(text: str) -> str:
@@ -148,12 +158,6 @@ def _check_transport(text: str, parts: list[tuple[str, str]], *, listening: bool
         raise ValueError(f"{text}: {host} is where a node listens, not where it can be reached")
     if not listening and parts[1][1] == "0":
         raise ValueError(f"{text}: port 0 is for listening")
-
-
-def _is_key(peer_id: ID) -> bool:
-    """It names a public key: by its SHA-256, or when it is short by holding it."""
-    data = peer_id.to_bytes()
-    return (data[:2] == b"\x12\x20" and len(data) == 34) or peer_id.extract_public_key() is not None
 
 
 def _parse(text: str) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ between; the library's random walk goes on behind that. What is found goes to th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
@@ -15,7 +16,10 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
 
 from peerinfer.core.types import PeerId
+from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.host import Host
+
+log = logging.getLogger("peerinfer.overlay")
 
 ASK_AGAIN_S = (0.0, 0.3, 1.0, 3.0)
 """After a link came up. Each question costs both sides 10 ms of CPU."""
@@ -49,7 +53,12 @@ class Discovery:
             await trio.sleep_until(began + after_s)
             if peer not in self._linked:
                 return
-            self._tell(await self._host.dht.peer_routing._query_peer_for_closest(peer_id, me))
+            try:
+                found = await self._host.dht.peer_routing._query_peer_for_closest(peer_id, me)
+            except STREAM_ERRORS as error:  # it closes its stream where nothing catches what that raises
+                log.debug("peer=%s asking it for peers failed: %r", peer, error)
+                return
+            self._tell(found)
 
     def _tell(self, peers: list[Any]) -> None:
         for peer_id in peers:

@@ -16,6 +16,7 @@ from typing import Any
 import trio
 from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
 from libp2p.custom_types import TProtocol
+from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
@@ -106,6 +107,26 @@ def guard_streams(network: Any, report: Report) -> None:
                 await stream.reset()
 
     network.set_stream_handler(guarded)
+
+
+_run_connection = SwarmConn.start
+
+
+async def _run_connection_guarded(self: Any) -> None:
+    try:
+        await _run_connection(self)
+    except Exception as error:
+        log.warning("peer=%s its connection failed: %r", self.muxed_conn.peer_id.to_base58(), error)
+        with trio.move_on_after(RESET_S, shield=True):
+            await self.close()
+
+
+def guard_connections() -> None:
+    """What goes wrong around a stream's handler, in a connection's own task, takes down the host as well.
+
+    It costs the connection. Patches the class: once is enough for the process.
+    """
+    setattr(SwarmConn, "start", _run_connection_guarded)  # noqa: B010
 
 
 def guard_gossip(pubsub: Any, router: Any, report: Report) -> None:

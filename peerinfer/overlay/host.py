@@ -35,6 +35,8 @@ from peerinfer.overlay.hardening import RESET_S, Report
 
 CONNECTIONS_MAX = 512  # guess
 NEGOTIATION_S = 5.0  # guess: two round trips
+NEVER_DIALLED = ("0.0.0.0/32", "::/128", "224.0.0.0/4", "ff00::/8")
+"""By the random walk, which dials what peers tell it; the dialler filters for itself."""
 ADDRESSES_KNOWN_S = 10.0  # guess
 """How soon a new network interface is noticed."""
 ADDRESS_TTL_S = 600
@@ -68,6 +70,7 @@ def build_host(
     hardening.write_frames_whole()
     hardening.write_messages_whole()
     hardening.grant_window_in_halves()
+    hardening.guard_connections()
     hardening.silence_library_logs()
     host = new_host(
         key_pair=key_pair,
@@ -80,6 +83,7 @@ def build_host(
             low_watermark=0,
             min_connections=0,
             max_connections_per_peer=4,
+            deny_list=list(NEVER_DIALLED),
         ),
         resource_manager=ResourceManager(enable_circuit_breaker=False, enable_graceful_degradation=False),
         addrs_factory=advertise,

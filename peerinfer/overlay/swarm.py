@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,14 @@ from multiaddr import Multiaddr
 from peerinfer.config import OverlayConfig
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Link, OverlaySink
-from peerinfer.overlay.addresses import AddressInUseError, advertised, dialable, on_loopback, resolve
+from peerinfer.overlay.addresses import (
+    AddressInUseError,
+    advertised,
+    dialable,
+    is_peer_id,
+    on_loopback,
+    resolve,
+)
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.discovery import Discovery
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
@@ -128,7 +135,8 @@ class Swarm:
         self._loopback = on_loopback([addr.rsplit("/p2p/", 1)[0] for addr in self.addrs()])
         self._dialler.give(self._settings.join)
         for peer, addrs in load_known_peers(self._settings.data_dir).items():
-            self._found(peer, addrs)
+            if is_peer_id(peer):
+                self._found(peer, addrs)
         nursery.start_soon(lambda: self.links.run(up=self._link_up, down=self._link_down))
         nursery.start_soon(self._dialler.run)
         nursery.start_soon(self._discovery.run)
@@ -152,17 +160,16 @@ class Swarm:
         self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=False)
 
     async def _dial(self, peer: PeerId, addr: str) -> None:
-        try:
-            resolved = await resolve(addr)
-        except OSError as error:
-            raise DialError(f"{error.strerror}") from None
         failure: Exception = DialError("the name stands for no address")
-        for each in resolved:
-            try:
-                await dial(self.host, peer, each)
-                return
-            except STREAM_ERRORS as error:
-                failure = error
+        try:
+            for each in await resolve(addr):
+                try:
+                    await dial(self.host, peer, each)
+                    return
+                except STREAM_ERRORS as error:
+                    failure = error
+        except (OSError, ValueError) as error:  # no such name, or none at all
+            failure = error
         raise DialError(_root(failure)) from None
 
     def _make_topic(self, name: str) -> Topic:
@@ -198,15 +205,21 @@ class Swarm:
         with trio.move_on_after(GOODBYE_S, shield=True):
             async with trio.open_nursery() as nursery:
                 for listener in self.host.network.listeners.values():
-                    nursery.start_soon(listener.close)
+                    nursery.start_soon(_close, listener)
                 for connection in self.host.network.get_connections():
-                    nursery.start_soon(connection.close)
+                    nursery.start_soon(_close, connection)
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 for connection in self.host.network.get_connections():
                     nursery.start_soon(abort, connection)
         if self.host.pubsub is not None:
             self.host.pubsub.seen_messages.stop()
+
+
+async def _close(closable: Any) -> None:
+    """A goodbye that the other side does not want to hear is none the worse."""
+    with suppress(*STREAM_ERRORS):
+        await closable.close()
 
 
 def _advertise(listening: list[Any]) -> list[Any]:

@@ -11,12 +11,14 @@ import pytest
 import trio
 from libp2p import generate_new_ed25519_identity
 from libp2p.custom_types import TProtocol
+from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
+from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import hardening
 from peerinfer.overlay.host import open_stream
 from peerinfer.overlay.libp2p import LibP2POverlay
@@ -72,6 +74,25 @@ async def test_garbage_on_a_stream_leaves_the_host_alone(world: LibP2PWorld) -> 
         await until(lambda: a.sink.drops["gossip"] == 1, within_s=SOON_S)
     assert len(await answer(b, a.id, request("r1"))) == DATA_FRAMES + 2
     await assert_gossip_flows(b, a)
+
+
+async def test_what_goes_wrong_around_a_stream_costs_its_connection_at_most(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2, one level up. Method: the library fails to register a stream; then the peers link up again."""
+    a, b = await start_linked(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(SwarmConn, "_add_stream", lambda _self, _stream: 1 / 0)
+        async with raw_host() as attacker:
+            with suppress(Exception):
+                await attacker.connect(a.address)
+                await attacker.open(a.id, MESHSUB)
+    answered = False
+    with trio.fail_after(2 * SOON_S):
+        while not answered:
+            with suppress(PeerLostError):
+                answered = bool(await answer(b, a.id, request("r1")))
+            await trio.sleep(0.1)
 
 
 async def test_a_validator_that_raises_leaves_the_host_alone(world: LibP2PWorld) -> None:
