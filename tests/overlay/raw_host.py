@@ -37,10 +37,10 @@ class RawHost:
 
 
 @asynccontextmanager
-async def raw_host(**options: Any) -> AsyncIterator[RawHost]:
-    """A host that listens on loopback; `options` are the library's, Noise is the default."""
+async def raw_host(key_pair: Any = None, **options: Any) -> AsyncIterator[RawHost]:
+    """A host that listens on loopback; `options` are the library's, Noise and Ed25519 the defaults."""
     silence_library_logs()
-    key_pair = generate_new_ed25519_identity()
+    key_pair = key_pair or generate_new_ed25519_identity()
     listen = [Multiaddr(LOOPBACK)]
     options.setdefault("sec_opt", noise_only(key_pair))
     host = new_host(key_pair=key_pair, listen_addrs=listen, **options)
