@@ -204,14 +204,11 @@ class PeerView:
         """What `forwarded` added is in the load that the peer (or our engine) tells, or will never come."""
         self._add_unsettled(peer, -uncached_tokens)
 
-    def link_up(self, peer: PeerId, *, now: float) -> None:
-        """The peer is connected: it lives."""
-        known = self._peers.get(peer)
-        if known is not None:
-            known.detector.heard(now=now)
-
     def link_down(self, peer: PeerId, *, now: float) -> None:
-        """The last connection to the peer broke: suspect until it is heard of again."""
+        """The last connection to the peer broke: suspect until its own word comes.
+
+        A new connection alone does not change that: the peer may have restarted with an empty cache.
+        """
         known = self._peers.get(peer)
         if known is not None:
             known.detector.link_lost(now=now)
