@@ -127,9 +127,11 @@ class EngineConfig:
     """Which engine serves, and with how much memory (engine/choose.py)."""
 
     kind: str = "auto"
-    """`embedded` (llama.cpp on this CPU), `simulated` (no model at all), or `auto`: the best there is."""
+    """`sglang`, `embedded` (llama.cpp on this CPU), `simulated` (no model at all), or `auto`: SGLang where it
+    is installed and there is a GPU, else embedded."""
     model: str = ""
-    """A GGUF file for the embedded engine; empty: the default model, fetched once."""
+    """For SGLang a directory or an id that it can load, for the embedded engine a GGUF file; empty: the
+    default model, or with `url` the one that the server has."""
     page_size: int = 16  # measured: KV is bit-identical cold and cached at 16
     """Tokens per cache page. Part of the fingerprint: nodes of other sizes do not share prefixes."""
     cache_tokens: int = 8192  # guess
@@ -141,6 +143,28 @@ class EngineConfig:
     simulated_prefill_tokens_per_s: float = 480.0  # measured: SGLang, SmolLM2-135M, one thread
     simulated_decode_tokens_per_s: float = 40.0  # guess
     simulated_overhead_s: float = 0.01  # guess
+    url: str = ""
+    """Base URL of a server that somebody else runs; empty: the node starts SGLang itself."""
+    python: str = ""
+    """The Python in whose environment SGLang is installed; empty: the one that runs the node."""
+    args: tuple[str, ...] = ()
+    """Flags for `sglang.launch_server`, behind ours: a flag given here replaces ours of that name."""
+    health_interval_s: float = 5.0  # measured: a check of an idle SGLang computes a token, 1 % of a CPU core
+    """Between two health checks. Lower: a server that hangs is noticed sooner; one that dies is at once."""
+    health_timeout_s: float = 10.0  # measured: SGLang answers after 1.0 s when idle, when busy with its next token
+    """An answer that takes longer is a failed check. Lower: a long prefill looks like a failure."""
+    health_failures_max: int = 2  # guess
+    """So many failed checks in a row and the engine counts as failing, until one succeeds."""
+    hung_after_s: float = 600.0  # guess: twice SGLang's own watchdog
+    """A server that runs, but has been failing for this long, is killed and started anew."""
+    start_timeout_s: float = 3600.0  # guess: a large model may have to be downloaded first
+    """From the start of SGLang until it is healthy; then it is killed and started anew."""
+    restart_delay_s_min: float = 1.0  # guess
+    restart_delay_s_max: float = 60.0  # guess
+    """Before SGLang is started again: doubled with each failure, back to the least once it has been ready for
+    longer than the longest delay."""
+    stop_grace_s: float = 1.5  # measured: SGLang ends 0.8 s after SIGINT; the whole node has 2.5 s
+    """From asking SGLang to end until it is killed."""
 
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
