@@ -151,7 +151,7 @@ class EngineConfig:
     """Flags for `sglang.launch_server`, behind ours: a flag given here replaces ours of that name."""
     health_interval_s: float = 5.0  # measured: a check of an idle SGLang computes a token, 1 % of a CPU core
     """Between two health checks. Lower: a server that hangs is noticed sooner; one that dies is at once."""
-    health_timeout_s: float = 10.0  # measured: SGLang answers after 1.0 s when idle, when busy with its next token
+    health_timeout_s: float = 10.0  # measured: SGLang takes 1 s, or until its next token
     """An answer that takes longer is a failed check. Lower: a long prefill looks like a failure."""
     health_failures_max: int = 2  # guess
     """So many failed checks in a row and the engine counts as failing, until one succeeds."""
