@@ -1,10 +1,10 @@
 """Stream chunks put together: the one object that a client gets who did not ask for a stream.
 
-Engines always stream (only then does a client that leaves free its slot at once), so the whole
+Engines stream where they can (only then does a client that leaves free its slot at once), so the whole
 `chat.completion` or `text_completion` is made here. Text is appended, lists are joined, tool calls are
 merged by their index, and what a server adds beyond OpenAI's fields is kept: the last value that is not
-null. `usage` is always ours, from the answer's `End`. Chunks may come from a peer: what is no chunk
-raises `RequestError` 502.
+null. `usage` is the engine's own where its stream ends with one, else made of the answer's `End`. Chunks
+may come from a peer: what is no chunk raises `RequestError` 502.
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ def usage_json(usage: Usage, cached_tokens: int) -> Json:
     }
 
 
+def has_usage(chunk: bytes | None) -> bool:
+    """Whether the engine has ended its stream with the chunk of `usage` itself."""
+    if chunk is None or b'"usage"' not in chunk:
+        return False
+    parsed = _parse(chunk)
+    return parsed.get("choices") == [] and isinstance(parsed.get("usage"), dict)
+
+
 def usage_chunk(endpoint: Endpoint, last: bytes | None, usage: Json, *, request_id: str, model: str) -> bytes:
     """The chunk after the last one of a stream: no choices, only `usage`; its names are the last one's."""
     chunk = _parse(last) if last is not None else {}
@@ -60,6 +68,7 @@ class Assembler:
         self._model = model
         self._first: Json = {}
         self._choices: dict[int, Json] = {}
+        self._usage: Json = {}
 
     def add(self, sse_json: bytes) -> None:
         """Take the next chunk.
@@ -71,6 +80,9 @@ class Assembler:
         for key, value in chunk.items():
             if self._first.get(key) is None:
                 self._first[key] = value
+        usage = chunk.get("usage")
+        if isinstance(usage, dict):
+            self._usage = usage
         choices = chunk.get("choices")
         if not isinstance(choices, list):
             raise bad_chunk("it has no choices")
@@ -101,7 +113,8 @@ class Assembler:
         return {"index": index, "text": "", "logprobs": None, "finish_reason": None}
 
     def whole(self, usage: Json) -> bytes:
-        """The whole answer as JSON."""
+        """The whole answer as JSON; the engine's own word on its usage goes before `usage`."""
+        usage = {**usage, **self._usage}
         kind = "chat.completion" if self._endpoint == "chat" else "text_completion"
         envelope = _envelope(
             self._endpoint, self._first, kind, request_id=self._request_id, model=self._model

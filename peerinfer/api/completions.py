@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import trio
 from starlette.types import Message, Receive, Scope, Send
 
-from peerinfer.api.assemble import DONE, Assembler, sse, usage_chunk, usage_json
+from peerinfer.api.assemble import DONE, Assembler, bad_chunk, has_usage, sse, usage_chunk, usage_json
 from peerinfer.api.body import ClientGoneError, parse_object, read_body
 from peerinfer.api.errors import (
     BadRequestError,
@@ -174,13 +174,15 @@ class Exchange:
         end: End | None = None
         async for item in reply.chunks:
             if isinstance(item, Chunk):
+                if item.whole:
+                    raise bad_chunk("it is no piece but a whole answer")
                 previous = item.sse_json
                 await self._send({"type": "http.response.body", "body": sse(previous), "more_body": True})
             else:
                 end = item
         if end is None:
             raise broken_off()
-        if not include_usage(self._incoming.body):
+        if not include_usage(self._incoming.body) or has_usage(previous):
             return Last(None, DONE)
         usage = usage_json(end.usage, end.cached_tokens)
         chunk = usage_chunk(
@@ -189,16 +191,19 @@ class Exchange:
         return Last(None, sse(chunk) + DONE)
 
     async def _whole(self, reply: Reply) -> Last:
-        whole = Assembler(self._incoming.endpoint, request_id=self._incoming.id, model=self._model)
+        pieces = Assembler(self._incoming.endpoint, request_id=self._incoming.id, model=self._model)
+        body = b""
         end: End | None = None
         async for item in reply.chunks:
-            if isinstance(item, Chunk):
-                whole.add(item.sse_json)
-            else:
+            if not isinstance(item, Chunk):
                 end = item
+            elif item.whole:
+                body += item.sse_json
+            else:
+                pieces.add(item.sse_json)
         if end is None:
             raise broken_off()
-        body = whole.whole(usage_json(end.usage, end.cached_tokens))
+        body = body or pieces.whole(usage_json(end.usage, end.cached_tokens))
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),

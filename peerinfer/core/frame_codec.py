@@ -78,6 +78,8 @@ def _write_data(frame: Data) -> dict[str, object]:
         fields["text"] = frame.text
     if frame.token_ids is not None:
         fields["token_ids"] = struct.pack(f"<{len(frame.token_ids)}I", *frame.token_ids)
+    if frame.whole:
+        fields["whole"] = True
     return fields
 
 
@@ -176,6 +178,7 @@ def _read_data(id: str, fields: Fields) -> Data:
         sse_json=fields.blob("sse_json", bytes_max=FRAME_BYTES_MAX),
         text=fields.text("text", chars_max=FRAME_BYTES_MAX, default=""),
         token_ids=token_ids,
+        whole=fields.has("whole") and fields.flag("whole"),
     )
 
 

@@ -71,6 +71,8 @@ class Data:
     sse_json: bytes
     text: str = ""
     token_ids: tuple[int, ...] | None = None
+    whole: bool = False
+    """Not a stream's chunk: (a piece of) the whole answer, as it goes out to the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

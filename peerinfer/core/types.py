@@ -76,6 +76,9 @@ class Chunk:
     """The text in it, so that a broken answer can be continued elsewhere."""
     token_ids: tuple[int, ...] | None = None
     """The tokens behind the text, where the engine tells them."""
+    whole: bool = False
+    """The JSON is not shaped as a stream's: it is a whole answer, to be sent as it is, or a piece of one.
+    Then all chunks are, and their bytes together are the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,8 @@ class InferRequest:
     endpoint: Endpoint
     body: Mapping[str, object]
     """The client's JSON body, unchanged but for `model`."""
+    raw: bytes = b""
+    """The same as the client sent it, for engines that send it on; empty where it exists only parsed."""
     token_ids: tuple[int, ...] | None = None
     """The prompt as this node's tokeniser encodes it; None where there is no tokeniser."""
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
@@ -21,6 +21,7 @@ from peerinfer.core.types import (
     CacheEvent,
     Chunk,
     End,
+    Endpoint,
     EngineInfo,
     EngineState,
     InferRequest,
@@ -33,13 +34,20 @@ from peerinfer.engine.openai_body import context_length_exceeded, read_options, 
 from peerinfer.engine.page_cache import PageCache
 from peerinfer.engine.recent_count import RecentCount
 from peerinfer.engine.stream_chunk import StreamShape
-from peerinfer.node.ports import EngineError, EngineSink, Tokenizer
+from peerinfer.node.ports import EngineError, EngineSink
 
 Blob = TypeVar("Blob")
 
 PREFILL_HALF_LIFE_TOKENS = 1024  # guess: about two prompts
 DECODE_HALF_LIFE_TOKENS = 128  # guess: a few answers
 RECENT_HALF_LIFE_S = 30.0  # docs/protocol.md: all nodes count alike
+
+
+class OwnTokenizer(Protocol):
+    """A `Tokenizer` (node/ports.py) that can tell the tokens of every prompt that its engine takes."""
+
+    async def encode(self, endpoint: Endpoint, body: Mapping[str, object]) -> tuple[int, ...]:
+        """The tokens of a body's prompt. Raises `RequestError` for a body that has none."""
 
 
 class PagedEngine(ABC, Generic[Blob]):
@@ -63,7 +71,7 @@ class PagedEngine(ABC, Generic[Blob]):
 
     @property
     @abstractmethod
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> OwnTokenizer:
         """Tokenises as this engine does; usable while the model loads."""
 
     @asynccontextmanager

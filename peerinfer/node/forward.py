@@ -125,7 +125,12 @@ class _Exchange:
                 frame = await call.receive()
             match frame:
                 case Data():
-                    yield Chunk(sse_json=frame.sse_json, text=frame.text, token_ids=frame.token_ids)
+                    yield Chunk(
+                        sse_json=frame.sse_json,
+                        text=frame.text,
+                        token_ids=frame.token_ids,
+                        whole=frame.whole,
+                    )
                 case Heartbeat():
                     pass
                 case EndFrame():

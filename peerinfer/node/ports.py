@@ -64,8 +64,11 @@ class EngineError(Exception):
 class Tokenizer(Protocol):
     """The prompt's tokens, exactly as the engine will see them."""
 
-    async def encode(self, endpoint: Endpoint, body: Mapping[str, object]) -> tuple[int, ...]:
-        """The tokens of a body's prompt; raises `RequestError` for a body that has none."""
+    async def encode(self, endpoint: Endpoint, body: Mapping[str, object]) -> tuple[int, ...] | None:
+        """The tokens of a body's prompt; raises `RequestError` for a body that has none.
+
+        None where they cannot be told (an image, several prompts): then load alone decides.
+        """
 
 
 class PeerLostError(Exception):

@@ -67,7 +67,7 @@ async def handle_request(node: Context, r: Incoming) -> AsyncIterator[Reply]:
 async def _read(node: Context, r: Incoming) -> tuple[InferRequest, Prompt]:
     """The request as tokens and page keys; without a tokeniser neither, and load alone decides."""
     token_ids = await node.tokenizer.encode(r.endpoint, r.body) if node.tokenizer else None
-    request = InferRequest(id=r.id, endpoint=r.endpoint, body=r.body, token_ids=token_ids)
+    request = InferRequest(id=r.id, endpoint=r.endpoint, body=r.body, raw=r.raw, token_ids=token_ids)
     if token_ids is None:
         return request, Prompt(keys=(), tokens=None)
     return request, Prompt(keys=tuple(node.hasher.keys(token_ids)), tokens=len(token_ids))

@@ -9,7 +9,7 @@ breaks, ends the work at the engine at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import trio
 
@@ -32,6 +32,9 @@ from peerinfer.core.types import Chunk, InferRequest, PageKey, RequestError
 from peerinfer.node.context import Context, log
 from peerinfer.node.decisions import Attempt, Decision
 from peerinfer.node.ports import Call, EngineError, PeerLostError
+
+WHOLE_PIECE_BYTES = 1024 * 1024
+"""A whole answer travels in pieces of this size: a node need not read frames longer than its own bodies."""
 
 
 async def serve_call(node: Context, call: Call, opening: Request | Ask) -> None:
@@ -127,7 +130,9 @@ class _Service:
         try:
             body = _parse(opening.body, model=node.engine.info.model)
             token_ids, keys = await self._tokenise(body)
-            request = InferRequest(id=opening.id, endpoint=opening.endpoint, body=body, token_ids=token_ids)
+            request = InferRequest(
+                id=opening.id, endpoint=opening.endpoint, body=body, raw=opening.body, token_ids=token_ids
+            )
             async with node.engine.run_infer(request) as items:  # lines 7-13, at the peer
                 stamp = node.stamp()
                 node.load_changed()
@@ -146,9 +151,8 @@ class _Service:
                         self._decision.cached_tokens = item.cached_tokens
                         break
                     self._decision.first_chunk_at = self._decision.first_chunk_at or trio.current_time()
-                    await self._send(
-                        Data(id=opening.id, sse_json=item.sse_json, text=item.text, token_ids=item.token_ids)
-                    )
+                    for frame in _data(opening.id, item):
+                        await self._send(frame)
                 else:
                     raise EngineError("the engine's answer has no end")
             stamp = node.stamp()  # after the engine has let go, so that the load no longer counts it
@@ -178,6 +182,8 @@ class _Service:
         if self._node.tokenizer is None:
             return None, []
         token_ids = await self._node.tokenizer.encode(self._opening.endpoint, body)
+        if token_ids is None:
+            return None, []
         self._decision.prompt_tokens = len(token_ids)
         return token_ids, self._node.hasher.keys(token_ids)
 
@@ -208,6 +214,19 @@ class _Service:
             self._node.requests["served_for_peers"] += 1
         elif isinstance(terminal, Refuse | ErrorFrame):
             decision.error = terminal.message
+
+
+def _data(request_id: str, chunk: Chunk) -> Iterator[Data]:
+    """A chunk as frames: one, unless it is a whole answer, which may be longer than a frame."""
+    json_bytes = chunk.sse_json
+    if not chunk.whole:
+        yield Data(id=request_id, sse_json=json_bytes, text=chunk.text, token_ids=chunk.token_ids)
+        return
+    text = chunk.text
+    for begin in range(0, len(json_bytes), WHOLE_PIECE_BYTES):
+        piece = json_bytes[begin : begin + WHOLE_PIECE_BYTES]
+        yield Data(id=request_id, sse_json=piece, text=text, whole=True)
+        text = ""
 
 
 def _parse(body: bytes, *, model: str) -> dict[str, object]:

@@ -74,6 +74,7 @@ FRAMES = st.one_of(
         sse_json=st.binary(max_size=200),
         text=MESSAGE,
         token_ids=st.none() | st.lists(st.integers(0, 2**32 - 1), max_size=400).map(tuple),
+        whole=st.booleans(),
     ),
     st.builds(Heartbeat, id=ID),
     st.builds(Ask, id=ID, prompt_tokens=UINT, expected_cached_tokens=UINT),
@@ -136,7 +137,8 @@ def test_a_frame_without_a_field_is_refused_or_has_its_default(frame: Frame, dat
     fields = cbor2.loads(encode_frame(frame))
     name = data.draw(st.sampled_from(sorted(fields)))
     del fields[name]
-    optional = {"text": "", "token_ids": None, "param": None, "error_code": None, "known_incarnation": 0}
+    optional = {"text": "", "token_ids": None, "whole": False}
+    optional |= {"param": None, "error_code": None, "known_incarnation": 0}
     if isinstance(frame, Refuse):
         optional["load"] = None
     if name in optional:
@@ -159,6 +161,7 @@ def test_a_frame_without_a_field_is_refused_or_has_its_default(frame: Frame, dat
         (DATA, "text", b"bytes"),
         (DATA, "token_ids", [1, 2]),
         (DATA, "token_ids", b"12345"),
+        (DATA, "whole", 1),
         (REQUEST, "endpoint", "embeddings"),
         (REQUEST, "endpoint", ["chat"]),
         (REQUEST, "body", None),

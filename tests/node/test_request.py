@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,8 +13,9 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from peerinfer.config import Config, RequestConfig, RoutingConfig
-from peerinfer.core.types import Chunk, PeerId, RequestError
+from peerinfer.core.types import Chunk, End, InferRequest, PeerId, RequestError, Usage
 from peerinfer.node.reply import Incoming, Reply
+from peerinfer.node.serve import WHOLE_PIECE_BYTES
 from peerinfer.sim.network import SimNetwork
 from tests.node.swarm import Member, World, ask, completion, text, world
 
@@ -229,3 +233,28 @@ async def test_concurrent_cold_prompts_spread_over_the_swarm(autojump_clock: Moc
         shares = {member.peer_id: served.count(member.peer_id) for member in swarm.members}
         assert min(shares.values()) >= 8
         assert max(shares.values()) <= 32
+
+
+async def test_a_whole_answer_is_relayed_byte_for_byte_and_in_pieces(autojump_clock: MockClock) -> None:
+    """Method: the peer's engine answers with more bytes than a node's frames may have."""
+    whole = bytes(range(256)) * 5 * 4096
+
+    @asynccontextmanager
+    async def run_infer(request: InferRequest) -> AsyncIterator[AsyncIterator[Chunk | End]]:
+        async def items() -> AsyncIterator[Chunk | End]:
+            await trio.lowlevel.checkpoint()
+            yield Chunk(sse_json=whole, text="all of it", whole=True)
+            yield End(usage=Usage(prompt_tokens=1, completion_tokens=1), cached_tokens=0)
+
+        assert json.loads(request.raw) == request.body
+        yield items()
+
+    async with world(2, config=PAPER) as swarm:
+        swarm[1].engine.run_infer = run_infer  # type: ignore[method-assign,assignment]
+        incoming = completion(text(1), target=swarm[1].peer_id)
+        async with swarm[0].node.handle(incoming) as reply:
+            chunks = [item async for item in reply.chunks if isinstance(item, Chunk)]
+        assert all(chunk.whole and len(chunk.sse_json) <= WHOLE_PIECE_BYTES for chunk in chunks)
+        assert len(chunks) == 5
+        assert b"".join(chunk.sse_json for chunk in chunks) == whole
+        assert "".join(chunk.text for chunk in chunks) == "all of it"

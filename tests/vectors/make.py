@@ -118,6 +118,7 @@ FRAMES: dict[str, Frame] = {
     ),
     "data with tokens": Data(id="7f3a", sse_json=b"{}", text="a", token_ids=(66, 4294967295)),
     "data without text": Data(id="7f3a", sse_json=b"{}", token_ids=()),
+    "data, a whole answer": Data(id="7f3a", sse_json=b'{"choices":[]}', whole=True),
     "heartbeat": Heartbeat(id="7f3a"),
     "ask": Ask(id="7f3b", prompt_tokens=540, expected_cached_tokens=0),
     "wait": Wait(id="7f3b", wait_s=0.5, incarnation=1767225600000, seq=42, load=IDLE, known_incarnation=7),
