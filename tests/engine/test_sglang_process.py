@@ -129,8 +129,8 @@ async def test_a_server_is_started_watched_and_ended_with_all_its_processes(
         assert told.kinds[:-1] == [LOADING] * len(told.kinds[:-1])
         assert any("loading the weights" in state.detail for state in told.states)
         before = trio.current_time()
-    assert not alive(run["pid"])
-    assert not alive(run["worker"])
+    await gone(run["pid"])
+    await gone(run["worker"])
     assert trio.current_time() - before < PATIENCE_S / 2
     assert "Load weight begin" in (tmp_path / "log" / "sglang.log").read_text()
 
@@ -167,7 +167,7 @@ async def test_a_server_that_is_killed_is_started_again(tmp_path: Path, fake: Fa
         killed = await told.until(lambda state: state.state is RESTARTING)
         assert "killed by SIGKILL; starting it again in 0.05 s" in killed.detail
         assert killed.run == 1
-        assert not alive(run["worker"])
+        await gone(run["worker"])
         ready = await told.until(lambda state: state.state is READY and state.run == 2)
         assert server.url in ready.detail
         assert server.url != url
@@ -190,7 +190,7 @@ async def test_a_server_that_cannot_start_says_why_and_is_tried_ever_more_rarely
         fake.mode("")
         await told.until(lambda state: state.state is READY)
     for run in fake.runs:
-        assert not alive(run["worker"])
+        await gone(run["worker"])
 
 
 async def test_failing_health_checks_end_nothing_and_pass(tmp_path: Path, fake: Fake) -> None:
@@ -240,8 +240,8 @@ async def test_a_server_that_ignores_the_request_to_end_is_killed(tmp_path: Path
     async with running(tmp_path, replace(CONFIG, stop_grace_s=0.2)) as (_, told):
         await told.until(lambda state: state.state is READY)
     (run,) = fake.runs
-    assert not alive(run["pid"])
-    assert not alive(run["worker"])
+    await gone(run["pid"])
+    await gone(run["worker"])
 
 
 async def test_a_server_dies_with_its_node(tmp_path: Path, fake: Fake) -> None:
