@@ -2,12 +2,13 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+SGLANG_VENV ?= .venv-sglang
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install model demo test lint fmt bench clean
+.PHONY: help venv install model demo test lint fmt bench clean sglang-cpu test-sglang
 
 help: ## Show the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(READY) ## Make .venv and install everything into it, once
 
@@ -28,8 +29,15 @@ lint: $(READY) ## Style, types and the layers of the house
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint model ## Lint, then every test; the core's branch coverage is held at 100 %
+test: lint model ## Lint, then every test but those marked sglang; the core's branch coverage is held at 100 %
 	$(BIN)/python -m pytest --cov --cov-report=term
+
+sglang-cpu: $(READY) ## Install SGLang for machines without a GPU into .venv-sglang, once
+	@bash tools/setup_sglang_cpu.sh $(SGLANG_VENV) "$$($(BIN)/python -c \
+	    'from peerinfer.engine.sglang_model import converted_model_path; print(converted_model_path())')"
+
+test-sglang: sglang-cpu ## Every test that needs a real SGLang, on the CPU
+	PEERINFER_TEST_SGLANG=$(abspath $(SGLANG_VENV))/bin/python $(BIN)/python -m pytest -m sglang
 
 fmt: $(READY) ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix-only
@@ -39,6 +47,6 @@ bench: $(READY) ## Benchmarks; they report and assert nothing
 	$(BIN)/python -m pytest benchmarks --benchmark-only
 
 clean: ## Remove everything that was built, .venv included
-	rm -rf $(VENV) build dist *.egg-info .coverage .benchmarks .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SGLANG_VENV) build dist *.egg-info .coverage .benchmarks .hypothesis .import_linter_cache
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
