@@ -1,0 +1,77 @@
+"""The managed server with the real SGLang on the CPU: what the stand-in cannot show."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import trio
+
+from peerinfer.config import EngineConfig
+from peerinfer.core.types import EngineState
+from peerinfer.engine.sglang_process import ManagedServer, ServerState
+from tests.real_sglang import START_S, sglang_model, sglang_python
+
+pytestmark = pytest.mark.sglang
+READY, RESTARTING = EngineState.READY, EngineState.RESTARTING
+
+
+async def test_a_real_server_says_how_far_it_is_survives_sigkill_and_ends_in_time(tmp_path: Path) -> None:
+    """One test for one life, since each start takes half a minute. The scheduler is what is killed: SGLang
+    must notice, and all of its processes must be gone before the next run and after the end."""
+    config = EngineConfig(
+        kind="sglang",
+        python=sglang_python(),
+        cache_tokens=4096,
+        args=("--device", "cpu"),
+        health_timeout_s=30,
+    )
+    server = ManagedServer(config, model=sglang_model(), log_path=tmp_path / "sglang.log")
+    send, states = trio.open_memory_channel[ServerState](1000)
+
+    async def until(state: EngineState) -> list[str]:
+        details = []
+        with trio.fail_after(START_S):
+            async for told in states:
+                details.append(told.detail)
+                if told.state is state:
+                    return details
+        raise AssertionError("unreachable")
+
+    async with server.run(send.send_nowait):
+        steps = await until(READY)
+        assert any("loading the weights" in step or "warming up" in step for step in steps), steps
+        first = _processes(server)
+        assert await _cached_tokens(server) == 0
+        assert await _cached_tokens(server) > 0
+        workers = [each for each in first if "scheduler" in each.name() or "scheduler" in str(each.cmdline())]
+        os.kill(workers[0].pid, signal.SIGKILL)
+        (why,) = [detail for detail in await until(RESTARTING) if "starting it again" in detail]
+        assert "SGLang" in why
+        await until(READY)
+        assert not any(each.is_running() for each in first)
+        assert await _cached_tokens(server) == 0
+        second = _processes(server)
+        asked_at = trio.current_time()
+    assert trio.current_time() - asked_at < config.stop_grace_s + 3.0
+    psutil.wait_procs(second, timeout=5)
+    assert not any(each.is_running() for each in second)
+
+
+def _processes(server: ManagedServer) -> list[psutil.Process]:
+    assert server.pid is not None
+    main = psutil.Process(server.pid)
+    return [main, *main.children(recursive=True)]
+
+
+async def _cached_tokens(server: ManagedServer) -> int:
+    body = {"model": Path(sglang_model()).name, "prompt": "the quick brown fox " * 20, "max_tokens": 1}
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        answer = (await client.post(f"{server.url}/v1/completions", json=body)).raise_for_status()
+    cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert isinstance(cached, int)
+    return cached
