@@ -1,0 +1,207 @@
+"""The HTTP client of one OpenAI-compatible server: answers streamed chunk by chunk, byte for byte.
+
+Leaving an answer closes its connection, which is how a server learns that nobody reads any more. SGLang looks
+for that only when it has something to send, or every 4 s, so `abort` tells it too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import trio
+
+from peerinfer.core.types import Chunk, End, Endpoint, Usage
+from peerinfer.engine.event_stream import EventStream
+from peerinfer.engine.upstream_body import PATHS, Outgoing
+from peerinfer.engine.upstream_error import refusal, stream_error
+from peerinfer.node.ports import EngineError
+
+log = logging.getLogger("peerinfer.engine")
+
+CONNECT_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 10.0
+"""For everything but answers, which may take as long as they take."""
+KEEPALIVE_S = 2.0
+"""Shorter than uvicorn's 5 s: a connection that the server is just closing would fail a request."""
+EVENT_BYTES_MAX = 16 * 1024 * 1024
+ANSWER_BYTES_MAX = 256 * 1024 * 1024  # guess: log-probabilities of several long answers
+ABORT_AFTER_S = (0.0, 0.2, 1.0)
+"""When an abort is sent: SGLang passes over one for a request that it has not registered yet."""
+
+_HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}
+
+
+class OpenAIUpstream:
+    """One server, wherever `url` says that it is now."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+        self.url = url
+        self._client = client
+
+    async def answer(self, request: Outgoing) -> AsyncIterator[Chunk | End]:
+        """Chunks, then one `End`; close the iterator to cancel.
+
+        Raises:
+            RequestError: the server says that the request is wrong, or that it has too much to do.
+            EngineError: it cannot be reached, breaks off, or fails.
+        """
+        path = PATHS[request.endpoint]
+        try:
+            async with self._client.stream(
+                "POST", self.url + path, content=request.body, headers=_HEADERS
+            ) as response:
+                if response.status_code != 200:
+                    raise refusal(request.endpoint, response.status_code, await _read(response))
+                if request.streamed:
+                    async for item in _streamed(request, response):
+                        yield item
+                else:
+                    for item in _whole(request, await _read(response)):
+                        yield item
+        except httpx.HTTPError as error:
+            raise EngineError(f"{self.url}: {_said(error)}") from error
+
+    async def abort(self, rids: tuple[str, ...]) -> None:
+        """Tell SGLang that nobody wants these requests any more; a server that is gone need not know."""
+        for rid in rids:
+            try:
+                await self.post("/abort_request", {"rid": rid})
+            except EngineError as error:
+                log.debug("abort of %s: %s", rid, error)
+                return
+
+    async def get(self, path: str) -> Any:
+        """The JSON behind a path. Raises `EngineError`."""
+        return await self._call("GET", path, None)
+
+    async def post(self, path: str, body: Mapping[str, object]) -> Any:
+        """The JSON that a path answers to a body, None if it answers nothing. Raises `EngineError`."""
+        return await self._call("POST", path, body)
+
+    async def _call(self, method: str, path: str, body: Mapping[str, object] | None) -> Any:
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            with trio.fail_after(CALL_TIMEOUT_S):
+                response = await self._client.request(
+                    method, self.url + path, content=content, headers=_HEADERS
+                )
+            if response.status_code != 200:
+                raise EngineError(f"{self.url}{path}: status {response.status_code}")
+            return json.loads(response.content) if response.content else None
+        except trio.TooSlowError:
+            raise EngineError(f"{self.url}{path}: no answer within {CALL_TIMEOUT_S:g} s") from None
+        except httpx.HTTPError as error:
+            raise EngineError(f"{self.url}{path}: {_said(error)}") from error
+        except (ValueError, RecursionError):
+            raise EngineError(f"{self.url}{path}: no JSON") from None
+
+
+@asynccontextmanager
+async def open_client(*, key: str = "") -> AsyncIterator[httpx.AsyncClient]:
+    """A client for `OpenAIUpstream`; `key` is what a server wants to see behind `Authorization: Bearer`."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_S)
+    async with httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, trust_env=False) as client:
+        yield client
+
+
+async def _streamed(request: Outgoing, response: httpx.Response) -> AsyncIterator[Chunk | End]:
+    """A stream's chunks without its usage, unless that is to be shown; `End` once it says `[DONE]`."""
+    events = EventStream(bytes_max=EVENT_BYTES_MAX)
+    usage: object = None
+    pieces, done = 0, False
+    async for data in response.aiter_raw():
+        try:
+            complete = events.feed(data)
+        except ValueError as error:
+            raise EngineError(f"the server sent {error}") from None
+        for event in complete:
+            if event == b"[DONE]":
+                done = True
+                continue
+            chunk = _parse(event)
+            if (problem := stream_error(request.endpoint, chunk)) is not None:
+                raise problem
+            if chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict):
+                usage = chunk["usage"]
+                if not request.usage_shown:
+                    continue
+            text = _text(request.endpoint, chunk, "delta")
+            pieces += bool(text)
+            yield Chunk(sse_json=_one_line(event, chunk), text=text)
+    if not done:
+        raise EngineError("the server's stream broke off before its end")
+    yield _end(usage, pieces)
+
+
+def _whole(request: Outgoing, payload: bytes) -> tuple[Chunk, End]:
+    answer = _parse(payload)
+    if (problem := stream_error(request.endpoint, answer)) is not None:
+        raise problem
+    text = _text(request.endpoint, answer, "message")
+    return Chunk(sse_json=payload, text=text, whole=True), _end(answer.get("usage"), 0)
+
+
+async def _read(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for data in response.aiter_raw():
+        body += data
+        if len(body) > ANSWER_BYTES_MAX:
+            raise EngineError(f"the server's answer is longer than {ANSWER_BYTES_MAX} bytes")
+    return bytes(body)
+
+
+def _parse(event: bytes) -> dict[str, object]:
+    try:
+        chunk = json.loads(event)
+    except (ValueError, RecursionError):
+        chunk = None
+    if not isinstance(chunk, dict):
+        raise EngineError("the server sent what is no JSON object")
+    return chunk
+
+
+def _text(endpoint: Endpoint, chunk: Mapping[str, object], where: str) -> str:
+    """The text of the first choice in a chunk; the one that could be continued elsewhere."""
+    choices = chunk.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict) or choice.get("index") != 0:
+        return ""
+    message = choice.get(where) if endpoint == "chat" else choice
+    text = message.get("content" if endpoint == "chat" else "text") if isinstance(message, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+def _one_line(event: bytes, chunk: Mapping[str, object]) -> bytes:
+    """The event as it came; one of several lines could not go out as one."""
+    if b"\n" in event or b"\r" in event:
+        return json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode()
+    return event
+
+
+def _end(usage: object, pieces: int) -> End:
+    """The end, as the server counts; one that does not count made about a token per piece of text."""
+    counts = usage if isinstance(usage, dict) else {"completion_tokens": pieces}
+    details = counts.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return End(
+        usage=Usage(
+            prompt_tokens=_count(counts.get("prompt_tokens")),
+            completion_tokens=_count(counts.get("completion_tokens")),
+        ),
+        cached_tokens=_count(cached),
+    )
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and value >= 0 else 0
+
+
+def _said(error: httpx.HTTPError) -> str:
+    return str(error) or type(error).__name__
