@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from peerinfer.engine.event_stream import EventStream
 
 WIRE = (
-    b': a comment\n\ndata: {"a": 1}\n\ndata:{"b":2}\r\n\r\nevent: sglext_ids\ndata: {"c":\ndata: 3}\nid: 7\n\n'
+    b': a comment\n\ndata: {"a": 1}\n\ndata:{"b":2}\r\n\r\nevent: ids\ndata: {"c":\ndata: 3}\nid: 7\n\n'
     b"\n\ndata: [DONE]\n\n"
 )
 EVENTS = [b'{"a": 1}', b'{"b":2}', b'{"c":\n3}', b"[DONE]"]
@@ -20,7 +22,7 @@ def test_events_are_the_same_however_the_bytes_are_cut(cuts: list[int]) -> None:
     stream = EventStream(bytes_max=1000)
     found = []
     places = [0, *sorted(cuts), len(WIRE)]
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in itertools.pairwise(places):
         found += stream.feed(WIRE[begin:end])
     assert found == EVENTS
 
