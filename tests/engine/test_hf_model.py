@@ -100,7 +100,7 @@ def test_a_model_of_the_hub_is_named_by_its_commit(
 
 
 def test_what_is_no_model_is_said_in_one_line(directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="no config.json"):
+    with pytest.raises(EngineError, match=r"no config\.json"):
         read_model(tmp_path)
     (directory / "tokenizer_config.json").write_text("{")
     with pytest.raises(EngineError, match="is no JSON"):
@@ -115,6 +115,7 @@ def test_a_template_may_be_in_the_config_or_replaced(directory: Path) -> None:
     (directory / "chat_template.jinja").unlink()
     assert read_model(directory).chat_template is None
     config = json.loads((directory / "tokenizer_config.json").read_text())
-    (directory / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": "{{ bos_token }}"}))
+    config["chat_template"] = "{{ bos_token }}"
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
     assert read_model(directory).chat_template == "{{ bos_token }}"
     assert read_model(directory, chat_template="mine").chat_template == "mine"

@@ -18,7 +18,8 @@ from peerinfer.engine.hf_tokenizer import HfTokenizer
 from peerinfer.node.ports import EngineError
 from tests.engine.hf_files import make_model
 
-SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+SYSTEM += "<|im_end|>\n"
 ASSISTANT = "<|im_start|>assistant\n"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
@@ -82,8 +83,8 @@ async def test_parts_are_joined(reader: Reader) -> None:
 async def test_tools_are_shown_as_sglang_completes_them(reader: Reader) -> None:
     text = await reader.text({"messages": [user("x")], "tools": [TOOL]}) or ""
     shown = (
-        '{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "description": null}'
-        ', "defer_loading": null}'
+        '{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, '
+        '"description": null}, "defer_loading": null}'
     )
     assert f"<tools>\n{shown}\n</tools>" in text
 
