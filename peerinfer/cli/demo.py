@@ -73,7 +73,10 @@ def demo(
     topics = list(TOPICS) if data is None else load_mmlu(data, count=prefixes, seed=SEED)
     blocks = plan(topics, requests=requests, nodes=peers, seed=SEED)
     console = Console(stderr=json_output, highlight=False, soft_wrap=True)
-    if engine != "simulated":
+    engine = (
+        "embedded" if engine == "auto" else engine
+    )  # an SGLang takes a whole GPU, and these are many nodes
+    if engine == "embedded":
         fetch_with_progress(console)
     show = Demonstration(blocks, console=console)
     with tempfile.TemporaryDirectory(prefix="peerinfer-demo-") as directory:

@@ -29,9 +29,25 @@ from peerinfer.core.policies import POLICIES
 
 Section = TypeVar("Section", RoutingConfig, AntiEntropyConfig, OverlayConfig, EngineConfig, HttpConfig)
 
-ENGINES = ("auto", "embedded", "simulated")
+ENGINES = ("auto", "sglang", "embedded", "simulated")
 POLL_INTERVAL_S = (0.02, 300.0)  # paper §5: the range of Δ_poll that it tries
 PAGE_SIZES = (1, 256)
+FLAGS = "peerinfer.sglang_flags"
+
+
+class NodeCommand(click.Command):
+    """A command behind whose `--` come flags for another program, SGLang, and not arguments of its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the flags aside."""
+        if "--" in args:
+            end = args.index("--")
+            args, ctx.meta[FLAGS] = args[:end], tuple(args[end + 1 :])
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Say so in the usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- SGLANG_FLAGS]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +66,8 @@ def node_options(*, engine: bool) -> Callable[[Callable[[NodeOptions], None]], C
 
     def decorate(command: Callable[[NodeOptions], None]) -> Callable[..., None]:
         def callback(**values: Any) -> None:
-            command(collect(base_config(click.get_current_context()), **values))
+            context = click.get_current_context()
+            command(collect(base_config(context), engine_args=context.meta.get(FLAGS), **values))
 
         decorated: Callable[..., None] = update_wrapper(callback, command)
         for option in reversed([*_COMMON, *(_ENGINE if engine else []), *_OUTPUT]):
@@ -67,6 +84,9 @@ def collect(
     http: HostPort | None = None,
     addrs: tuple[str, ...] = (),
     engine: str | None = None,
+    engine_url: str | None = None,
+    engine_python: str | None = None,
+    engine_args: tuple[str, ...] | None = None,
     model: str | None = None,
     policy: str | None = None,
     poll_interval: float | None = None,
@@ -86,7 +106,15 @@ def collect(
         push_back=base.push_back,
         request=base.request,
         overlay=_set(base.overlay, listen=listen or None, join=addrs or None),
-        engine=_set(base.engine, kind=engine, model=model, page_size=page_size),
+        engine=_set(
+            base.engine,
+            kind=engine,
+            url=engine_url,
+            python=engine_python,
+            args=engine_args,
+            model=model,
+            page_size=page_size,
+        ),
         http=_set(http_config, allow_overrides=allow_overrides),
     )
     if config.routing.policy not in POLICIES:
@@ -135,10 +163,21 @@ _ENGINE: list[Callable[..., Any]] = [
     click.option(
         "--engine",
         type=click.Choice(ENGINES),
-        help="llama.cpp on the CPU (embedded), or no model at all (simulated); auto is the best there is."
-        f"  [default: {_DEFAULTS.engine.kind}]",
+        help="SGLang, llama.cpp on the CPU (embedded), or no model at all (simulated); auto is SGLang where"
+        f" it is installed and there is a GPU, else embedded.  [default: {_DEFAULTS.engine.kind}]",
     ),
-    click.option("--model", metavar="NAME_OR_PATH", help="The model.  [default: SmolLM2-135M-Instruct]"),
+    click.option(
+        "--engine-url", metavar="URL", help="Serve through a server that runs: SGLang, vLLM, any OpenAI one."
+    ),
+    click.option(
+        "--engine-python", metavar="PATH", help="The Python that has SGLang.  [default: peerinfer's own]"
+    ),
+    click.option(
+        "--model",
+        metavar="NAME_OR_PATH",
+        help="A directory or a hub's id for SGLang, a GGUF file for llama.cpp."
+        "  [default: SmolLM2-135M-Instruct]",
+    ),
     click.option(
         "--policy",
         type=click.Choice(tuple(POLICIES)),

@@ -5,6 +5,7 @@ A node that is stopped by a signal ends with status 0: that is what was asked fo
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -20,7 +21,7 @@ from peerinfer.cli.data_dir import default_data_dir, lock
 from peerinfer.cli.errors import CommandError, leaves_of, run_async
 from peerinfer.cli.event_log import events_on_stderr
 from peerinfer.cli.model import find_model
-from peerinfer.cli.node_options import NodeOptions, addrs_argument, node_options
+from peerinfer.cli.node_options import NodeCommand, NodeOptions, addrs_argument, node_options
 from peerinfer.cli.ready import Ready, show_ready
 from peerinfer.cli.stopping import until_stopped
 from peerinfer.config import Config, EngineConfig
@@ -28,20 +29,23 @@ from peerinfer.node.ports import EngineError
 
 if TYPE_CHECKING:  # libp2p takes a second to import, and `--help` needs none of it
     from peerinfer.app import Peer
+    from peerinfer.engine.decide import Decision
+
+log = logging.getLogger("peerinfer.cli")
 
 
-@click.command()
+@click.command(cls=NodeCommand)
 @node_options(engine=True)
 def serve(options: NodeOptions) -> None:
     """Start a node: the first of a swarm, or one that others are told of later.
 
     Once its HTTP face answers it prints how to use it, and the `peerinfer join …` line for other machines.
-    Ctrl-C stops it.
+    Ctrl-C stops it. Flags behind -- are for the SGLang that it starts.
     """
     run_node(options)
 
 
-@click.command()
+@click.command(cls=NodeCommand)
 @addrs_argument
 @node_options(engine=True)
 def join(options: NodeOptions) -> None:
@@ -59,25 +63,38 @@ def run_node(options: NodeOptions) -> None:
     """Run a node with an engine until it is stopped. Raises `CommandError`."""
     from peerinfer.api.server import ListenError, open_listener
 
-    config = replace(options.config, engine=find_engine(options.config.engine))
+    decision = find_engine(options.config.engine)
+    config = replace(options.config, engine=decision.config)
     try:
         listening = open_listener(config.http)
     except ListenError as error:
         raise CommandError(str(error)) from None
     default = default_data_dir(listening.getsockname()[1])
     with listening, lock(options.data_dir or default) as data_dir, events_on_stderr():
-        run_async(_run, options, config, data_dir, listening)
+        why = decision.why if options.config.engine.kind == "auto" else None
+        run_async(_run, options, config, why, data_dir, listening)
 
 
-def find_engine(engine: EngineConfig) -> EngineConfig:
-    """The engine with the file of its model. Raises `CommandError`."""
-    if engine.kind not in ("auto", "embedded"):
-        return engine
-    return replace(engine, model=str(find_model(engine.model or None)))
+def find_engine(engine: EngineConfig) -> Decision:
+    """The engine with its model. Raises `CommandError`."""
+    from peerinfer.engine.decide import decide_engine
+
+    try:
+        decision = decide_engine(engine)
+    except EngineError as error:
+        raise CommandError(str(error)) from None
+    if decision.config.kind != "embedded":
+        return decision
+    model = str(find_model(decision.config.model or None))
+    return replace(decision, config=replace(decision.config, model=model))
 
 
-async def _run(options: NodeOptions, config: Config, data_dir: Path, listening: socket.socket) -> None:
+async def _run(
+    options: NodeOptions, config: Config, why: str | None, data_dir: Path, listening: socket.socket
+) -> None:
     async with until_stopped(stdin=options.until_stdin_closes), _peer(config, data_dir, listening) as peer:
+        if why is not None:
+            log.info("engine=%s because %s", config.engine.kind, why)
         status = peer.node.status()
         ready = Ready(
             version=__version__,

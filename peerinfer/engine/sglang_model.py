@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from peerinfer.engine.model_store import models_dir
+from peerinfer.engine.model_store import DEFAULT_MODEL, models_dir
 from peerinfer.node.ports import EngineError
 
-DEFAULT_DIRECTORY = "SmolLM2-135M-Instruct"
 DEFAULT_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -20,7 +19,7 @@ _ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 def converted_model_path() -> Path:
     """Where the default model for SGLang on a CPU is, or will be."""
-    return models_dir() / "sglang" / DEFAULT_DIRECTORY
+    return models_dir() / "sglang" / DEFAULT_MODEL
 
 
 def sglang_model(named: str) -> str:
@@ -29,7 +28,7 @@ def sglang_model(named: str) -> str:
     Raises:
         EngineError: there is no such directory, and it is no id either.
     """
-    if not named:
+    if named in ("", DEFAULT_MODEL):
         converted = converted_model_path()
         return str(converted) if converted.is_dir() else DEFAULT_ID
     path = Path(named).expanduser()

@@ -128,6 +128,9 @@ def test_what_is_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
         (("serve", "--model", "no-such-file.gguf"), "there is no file no-such-file.gguf"),
         (("serve", "--engine", "simulated", "--http", "192.0.2.1:0"), "Cannot assign requested address"),
         (("serve", "--page-size", "0"), "'--page-size'"),
+        (("serve", "--engine-url", "localhost"), "'localhost' is no URL of a server"),
+        (("serve", "--engine", "simulated", "--", "--tp", "2"), "flags behind -- are for SGLang"),
+        (("serve", "--engine", "sglang", "--engine-python", "/no/python"), "is no Python that runs"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:
