@@ -97,6 +97,7 @@ class KvEventStream:
         self._behind = False
         self._missing = False
         self._reachable: bool | None = None
+        self._connected = False
         self._sure_at = 0.0
         self._waiting = trio.CancelScope()
 
@@ -115,8 +116,9 @@ class KvEventStream:
             self._behind, self._sure_at = True, trio.current_time()
             live.connect(self._endpoints.live)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch_connection, ZmqSocket(monitor))
-                await self._follow(ZmqSocket(live))
+                connection = ZmqSocket(monitor)
+                nursery.start_soon(self._watch_connection, connection)
+                await self._follow(ZmqSocket(live), connection)
         finally:
             self._replay = None
             context.destroy(linger=0)
@@ -143,14 +145,21 @@ class KvEventStream:
 
     # The live stream
 
-    async def _follow(self, live: ZmqSocket) -> None:
+    async def _follow(self, live: ZmqSocket, connection: ZmqSocket) -> None:
         while True:
             if self._behind:
                 await self._catch_up()
+            frames: list[bytes] = []
             with trio.move_on_after(self._poll_interval_s) as self._waiting:
-                self._receive(await live.receive())
-                continue
-            self._behind = True  # the last message may be the one that was lost
+                frames = await live.receive()
+            while (change := connection.receive_nowait()) is not None:
+                self._connection_changed(change)  # before what has come over a new connection
+            if frames:
+                if self._behind:
+                    await self._catch_up()
+                self._receive(frames)
+            else:
+                self._behind = True  # the last message may be the one that was lost
 
     def _receive(self, frames: Sequence[bytes]) -> None:
         try:
@@ -302,22 +311,22 @@ class KvEventStream:
 
     # The connection
 
-    async def _watch_connection(self, monitor: ZmqSocket) -> None:
+    async def _watch_connection(self, connection: ZmqSocket) -> None:
         """Notice when the publisher goes and comes: a new connection may be one to a new publisher."""
-        connected = False
         while True:
-            frames: list[bytes] = []
-            patience_s = math.inf if connected or self._reachable is False else self._lost_after_s
+            change: list[bytes] = []
+            patience_s = math.inf if self._connected or self._reachable is False else self._lost_after_s
             with trio.move_on_after(patience_s):
-                frames = await monitor.receive()
-            if frames:
-                connected = parse_monitor_message(frames)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
-                if connected:
-                    self._connected()
-            elif self._replay is None:
+                change = await connection.receive()
+            if change:
+                self._connection_changed(change)
+            elif self._replay is None and not self._connected:
                 self._lose(f"no connection to {self._endpoints.live} within {self._lost_after_s:g} s")
 
-    def _connected(self) -> None:
+    def _connection_changed(self, change: list[bytes]) -> None:
+        self._connected = parse_monitor_message(change)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        if not self._connected:
+            return
         if self._replay is not None:
             self._behind = True
             self._waiting.cancel()

@@ -32,6 +32,13 @@ class ZmqSocket:
                 await trio.lowlevel.cancel_shielded_checkpoint()  # a flood must not starve other tasks
                 return frames
 
+    def receive_nowait(self) -> list[bytes] | None:
+        """A message that is there; None if there is none. Another task's `receive` may be under way."""
+        try:
+            return self._socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+
     async def send(self, frames: Sequence[bytes]) -> None:
         """Send a message, waiting while the queue is full. Safe to cancel: it is sent whole or not at all."""
         await trio.lowlevel.checkpoint_if_cancelled()
