@@ -36,6 +36,14 @@ ABORT_AFTER_S = (0.0, 0.2, 1.0)
 _HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}
 
 
+class StatusError(EngineError):
+    """The server answered a call with this status."""
+
+    def __init__(self, where: str, status: int) -> None:
+        super().__init__(f"{where}: status {status}")
+        self.status = status
+
+
 class OpenAIUpstream:
     """One server, wherever `url` says that it is now."""
 
@@ -83,6 +91,15 @@ class OpenAIUpstream:
         """The JSON that a path answers to a body, None if it answers nothing. Raises `EngineError`."""
         return await self._call("POST", path, body)
 
+    async def post_or_refused(self, path: str, body: Mapping[str, object]) -> Any:
+        """The same, or None where the server says that the body is wrong, or knows no such path."""
+        try:
+            return await self._call("POST", path, body)
+        except StatusError as error:
+            if error.status in (400, 404, 405, 422):
+                return None
+            raise
+
     async def _call(self, method: str, path: str, body: Mapping[str, object] | None) -> Any:
         content = None if body is None else json.dumps(body).encode()
         try:
@@ -91,7 +108,7 @@ class OpenAIUpstream:
                     method, self.url + path, content=content, headers=_HEADERS
                 )
             if response.status_code != 200:
-                raise EngineError(f"{self.url}{path}: status {response.status_code}")
+                raise StatusError(self.url + path, response.status_code)
             return json.loads(response.content) if response.content else None
         except trio.TooSlowError:
             raise EngineError(f"{self.url}{path}: no answer within {CALL_TIMEOUT_S:g} s") from None

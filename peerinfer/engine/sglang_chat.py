@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "chat", "parts", "tools", "continued"]
+Kind = Literal["text", "chat", "parts", "tools", "answered", "continued"]
 """What a prompt has that can come out otherwise than the server has it: each is checked by itself."""
 
 _ROLES = {"system", "assistant", "tool", "function", "developer", "latest_reminder", "root"}
@@ -55,6 +55,7 @@ def read_chat(body: Mapping[str, object]) -> SglangChat | None:
             prefix = content
             del messages[-1]
         else:
+            kinds.add("answered")
             messages[-1] = {"role": "user", "content": content}
     tools = _tools(body)
     if tools is None:

@@ -7,6 +7,7 @@ what it received to the byte, and how each request was left.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -69,7 +70,8 @@ class MockServer:
         self.infos: dict[str, Any] = {"/server_info": server_info(), "/model_info": {"model_path": MODEL}}
         self.cached_tokens = 0
         self.script: Callable[[Received], Script] = self.words
-        self.tokenize: Callable[[dict[str, Any]], Sequence[int] | None] = lambda body: None
+        self.tokenize: Callable[[dict[str, Any]], Any] = lambda body: None
+        """The tokens of a body, or a coroutine of them; None: it is refused."""
         self._more = trio.Event()
 
     async def receives(self, count: int) -> Received:
@@ -120,10 +122,10 @@ class MockServer:
             request = Received(path=path, raw=raw, headers=headers, client=scope["client"])
             await self._answer(request, receive, send)
         else:
-            status, body = self._small(path, raw)
+            status, body = await self._small(path, raw)
             await respond(send, status, body)
 
-    def _small(self, path: str, raw: bytes) -> tuple[int, Any]:
+    async def _small(self, path: str, raw: bytes) -> tuple[int, Any]:
         if path == "/health":
             return self.health, None
         if path == "/abort_request":
@@ -131,6 +133,8 @@ class MockServer:
             return 200, None
         if path == "/v1/tokenize":
             tokens = self.tokenize(json.loads(raw))
+            if inspect.isawaitable(tokens):
+                tokens = await tokens
             if tokens is None:
                 return 400, error_json("no tokens")
             return 200, {"tokens": list(tokens), "count": len(tokens), "max_model_len": CONTEXT}
