@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,7 @@ from peerinfer.engine.openai_upstream import OpenAIUpstream, open_client
 from peerinfer.engine.server_facts import DEFAULT_SLOTS, precision, read_facts
 from peerinfer.engine.sglang_process import ServerState
 from peerinfer.node.ports import EngineError
-from tests.engine.mock_server import CONTEXT, MODEL, server_info, serving
+from tests.engine.mock_server import CONTEXT, MODEL, MockServer, server_info, serving
 
 
 class Reports:
@@ -67,15 +66,24 @@ async def test_a_server_is_ready_when_it_answers_and_failing_when_it_does_not() 
 async def test_a_server_that_is_gone_fails_at_the_first_look() -> None:
     """Nobody listens any more: there is nothing to wait for, however many checks a slow one may fail."""
     reports = Reports()
-    async with AsyncExitStack() as stack:
-        mock = await stack.enter_async_context(serving())
+    life = trio.CancelScope()
+
+    async def live(task_status: trio.TaskStatus[MockServer]) -> None:
+        with life:
+            async with serving() as mock:
+                task_status.started(mock)
+                await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        mock = await nursery.start(live)
         server = AttachedServer(replace(config(mock.url), health_interval_s=60.0, health_failures_max=100))
         async with server.run(reports):
             await reports.until(lambda told: told.state is EngineState.READY)
-            await stack.aclose()
-            server.check_soon()
-            told = await reports.until(lambda told: told.state is EngineState.FAILING)
-            assert mock.url in told.detail
+            life.cancel()
+            while reports.told[-1].state is not EngineState.FAILING:
+                server.check_soon()
+                await trio.sleep(0.02)
+            assert mock.url in reports.told[-1].detail
 
 
 async def test_a_doubt_is_looked_into_at_once() -> None:
