@@ -101,7 +101,9 @@ class InferRequest:
     raw: bytes = b""
     """The same as the client sent it, for engines that send it on; empty where it exists only parsed."""
     token_ids: tuple[int, ...] | None = None
-    """The prompt as this node's tokeniser encodes it; None where there is no tokeniser."""
+    """The prompt as this node's tokeniser encodes it; None where it cannot."""
+    expected_cached_tokens: int = 0
+    """How much of the prompt this node's tree promises; the rest is to be computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

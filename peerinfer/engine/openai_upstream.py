@@ -19,7 +19,7 @@ from peerinfer.core.types import Chunk, End, Endpoint, Usage
 from peerinfer.engine.event_stream import EventStream
 from peerinfer.engine.upstream_body import PATHS, Outgoing
 from peerinfer.engine.upstream_error import refusal, stream_error
-from peerinfer.node.ports import EngineError
+from peerinfer.node.ports import EngineAwayError, EngineError
 
 log = logging.getLogger("peerinfer.engine")
 
@@ -56,7 +56,8 @@ class OpenAIUpstream:
 
         Raises:
             RequestError: the server says that the request is wrong, or that it has too much to do.
-            EngineError: it cannot be reached, breaks off, or fails.
+            EngineAwayError: it cannot be reached.
+            EngineError: it breaks off or fails.
         """
         path = PATHS[request.endpoint]
         try:
@@ -71,6 +72,8 @@ class OpenAIUpstream:
                 else:
                     for item in _whole(request, await _read(response)):
                         yield item
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise EngineAwayError(f"{self.url}: {_said(error)}") from error
         except httpx.HTTPError as error:
             raise EngineError(f"{self.url}: {_said(error)}") from error
 

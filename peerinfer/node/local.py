@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import trio
 
@@ -15,7 +16,7 @@ from peerinfer.core.router import Prompt
 from peerinfer.core.types import Chunk, End, InferRequest, RequestError
 from peerinfer.node.context import Context, log
 from peerinfer.node.forward import TargetFailedError
-from peerinfer.node.ports import EngineError
+from peerinfer.node.ports import EngineAwayError, EngineError
 
 CLIENT_QUEUE_FACTOR = 4
 """A client of this node may queue this much deeper than a peer: it has nowhere else to go."""
@@ -41,6 +42,7 @@ async def run_infer(
     uncached = (prompt.tokens or 0) - expected_cached_tokens
     node.view.forwarded(node.me, uncached)  # at once, as for a peer: other decisions must see it
     try:
+        request = replace(request, expected_cached_tokens=expected_cached_tokens)
         async with node.engine.run_infer(request) as chunks:
             node.view.settled(node.me, uncached)  # the engine's load tells it from here on
             uncached = 0
@@ -54,11 +56,18 @@ async def run_infer(
 async def _relay(
     node: Context, prompt: Prompt, chunks: AsyncIterator[Chunk | End]
 ) -> AsyncIterator[Chunk | End]:
+    begun = False
     try:
         async for item in chunks:
             if isinstance(item, End):
                 node.view.own.touch(prompt.keys, now=trio.current_time())  # line 13
+            begun = True
             yield item
+    except RequestError as error:
+        if begun or error.status < 500:
+            raise
+        raise TargetFailedError("overloaded") from error
     except EngineError as error:
         log.warning("engine=%s failed: %s", node.engine.info.kind, error)
-        raise TargetFailedError("failed") from error
+        outcome = "not_ready" if isinstance(error, EngineAwayError) else "failed"
+        raise TargetFailedError(outcome) from error

@@ -61,6 +61,10 @@ class EngineError(Exception):
     """The engine failed; the request may be served elsewhere."""
 
 
+class EngineAwayError(EngineError):
+    """The engine cannot be reached: it never saw the request."""
+
+
 class Tokenizer(Protocol):
     """The prompt's tokens, exactly as the engine will see them."""
 

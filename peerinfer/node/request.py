@@ -22,6 +22,9 @@ from peerinfer.node.forward import TargetFailedError, send_request
 from peerinfer.node.local import run_infer
 from peerinfer.node.reply import Incoming, Reply
 
+ENGINE_FAILURES_MAX = 2
+"""So many engines that were there and failed at one request, and it is the request."""
+
 
 @asynccontextmanager
 async def handle_request(node: Context, r: Incoming) -> AsyncIterator[Reply]:
@@ -48,6 +51,7 @@ async def handle_request(node: Context, r: Incoming) -> AsyncIterator[Reply]:
                 chunks = await _begin(stack, node, r, request, prompt, k)  # lines 6-19
             except TargetFailedError as failure:
                 attempt.outcome = failure.outcome
+                _stop_before_it_harms_more(decision)
                 continue
             attempt.outcome = "served"
             break
@@ -173,6 +177,17 @@ def _broken(decision: Decision, what: str, *, status: int) -> RequestError:
         status=status,
         code="stream_broken",
     )
+
+
+def _stop_before_it_harms_more(decision: Decision) -> None:
+    """A request that engines die of must not go through the swarm: raises `RequestError` after a few."""
+    failed = sum(attempt.outcome == "failed" for attempt in decision.attempts)
+    if failed >= ENGINE_FAILURES_MAX:
+        raise RequestError(
+            f"{failed} engines failed at this request one after the other; it is not tried on another.",
+            status=502,
+            code="engine_failed",
+        )
 
 
 def _nobody(node: Context) -> RequestError:

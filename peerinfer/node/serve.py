@@ -9,7 +9,7 @@ breaks, ends the work at the engine at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import trio
 
@@ -31,7 +31,7 @@ from peerinfer.core.frames import (
 from peerinfer.core.types import Chunk, InferRequest, PageKey, RequestError
 from peerinfer.node.context import Context, log
 from peerinfer.node.decisions import Attempt, Decision
-from peerinfer.node.ports import Call, EngineError, PeerLostError
+from peerinfer.node.ports import Call, EngineAwayError, EngineError, PeerLostError
 
 WHOLE_PIECE_BYTES = 1024 * 1024
 """A whole answer travels in pieces of this size: a node need not read frames longer than its own bodies."""
@@ -131,7 +131,12 @@ class _Service:
             body = _parse(opening.body, model=node.engine.info.model)
             token_ids, keys = await self._tokenise(body)
             request = InferRequest(
-                id=opening.id, endpoint=opening.endpoint, body=body, raw=opening.body, token_ids=token_ids
+                id=opening.id,
+                endpoint=opening.endpoint,
+                body=body,
+                raw=opening.body,
+                token_ids=token_ids,
+                expected_cached_tokens=self._promised(token_ids, keys),
             )
             async with node.engine.run_infer(request) as items:  # lines 7-13, at the peer
                 stamp = node.stamp()
@@ -174,6 +179,8 @@ class _Service:
                 param=error.param,
                 error_code=error.code,
             )
+        except EngineAwayError as error:
+            return _refuse(node, opening, "not_ready", str(error))
         except EngineError as error:
             log.warning("engine=%s failed: %s", node.engine.info.kind, error)
             return ErrorFrame(id=opening.id, code="engine_failed", message=str(error))
@@ -186,6 +193,13 @@ class _Service:
             return None, []
         self._decision.prompt_tokens = len(token_ids)
         return token_ids, self._node.hasher.keys(token_ids)
+
+    def _promised(self, token_ids: Sequence[int] | None, keys: Sequence[PageKey]) -> int:
+        """What the own tree says is cached; the entry node could only estimate it. A prompt's last token is
+        always computed."""
+        size = self._node.hasher.page_size
+        cacheable = max(0, len(token_ids or ()) - 1) // size * size
+        return min(cacheable, self._node.view.own.match_prefix(keys) * size)
 
     async def _watch_cancel(self, scope: trio.CancelScope) -> None:
         """The only frame an entry node may send now is a cancel; its stream's end ends everything."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from peerinfer.config import Config, RequestConfig, RoutingConfig
 from peerinfer.core.types import Chunk, End, InferRequest, PeerId, RequestError, Usage
+from peerinfer.node.ports import EngineAwayError, EngineError
 from peerinfer.node.reply import Incoming, Reply
 from peerinfer.node.serve import WHOLE_PIECE_BYTES
 from peerinfer.sim.network import SimNetwork
@@ -258,3 +259,62 @@ async def test_a_whole_answer_is_relayed_byte_for_byte_and_in_pieces(autojump_cl
         assert len(chunks) == 5
         assert b"".join(chunk.sse_json for chunk in chunks) == whole
         assert "".join(chunk.text for chunk in chunks) == "all of it"
+
+
+def _failing(error: Exception) -> Callable[[InferRequest], AbstractAsyncContextManager[object]]:
+    """An engine's `run_infer` that fails before its first chunk."""
+
+    @asynccontextmanager
+    async def run_infer(request: InferRequest) -> AsyncIterator[AsyncIterator[Chunk | End]]:
+        async def items() -> AsyncIterator[Chunk | End]:
+            await trio.lowlevel.checkpoint()
+            raise error
+            yield  # makes this a generator
+
+        yield items()
+
+    return run_infer
+
+
+async def test_a_request_that_engines_die_of_does_not_go_through_the_swarm(
+    autojump_clock: MockClock,
+) -> None:
+    """Method: every engine fails at it; the third and the fourth never see it."""
+    async with world(4, config=PAPER) as swarm:
+        for member in swarm.members:
+            member.engine.run_infer = _failing(EngineError("it died"))  # type: ignore[method-assign,assignment]
+        with pytest.raises(RequestError) as caught:
+            await ask(swarm[0], completion(text(1)))
+        assert (caught.value.status, caught.value.code) == (502, "engine_failed")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (EngineAwayError("nobody listens"), "not_ready"),
+        (RequestError("the queue is full", status=503, code="overloaded"), "overloaded"),
+        (EngineError("it died"), "failed"),
+    ],
+)
+async def test_an_engine_that_cannot_is_followed_by_the_next_best(
+    autojump_clock: MockClock, error: Exception, outcome: str
+) -> None:
+    """At a peer and here, before the first chunk."""
+    async with world(2, config=PAPER) as swarm:
+        await _with_prefix_on_peer(swarm)
+        here, peer = swarm[0].engine.run_infer, swarm[1].engine.run_infer
+        swarm[1].engine.run_infer = _failing(error)  # type: ignore[method-assign,assignment]
+        answer = await ask(swarm[0], completion(text(1)))
+        assert _decision(swarm[0], answer.reply)["attempts"] == [
+            {"peer_id": swarm[1].peer_id, "outcome": outcome},
+            {"peer_id": swarm[0].peer_id, "outcome": "served"},
+        ]
+        await trio.sleep(5.0)  # a peer that refused is left alone for a while
+        swarm[1].engine.run_infer = peer  # type: ignore[method-assign]
+        swarm[0].engine.run_infer = _failing(error)  # type: ignore[method-assign,assignment]
+        answer = await ask(swarm[0], completion(text(7)))
+        assert _decision(swarm[0], answer.reply)["attempts"] == [
+            {"peer_id": swarm[0].peer_id, "outcome": outcome},
+            {"peer_id": swarm[1].peer_id, "outcome": "served"},
+        ]
+        swarm[0].engine.run_infer = here  # type: ignore[method-assign]
