@@ -96,8 +96,10 @@ class KvEventStream:
         self._replay: Replay | None = None
         self._behind = False
         self._missing = False
+        self._doubtful = False
         self._reachable: bool | None = None
         self._connected = False
+        self._broken = False
         self._sure_at = 0.0
         self._waiting = trio.CancelScope()
 
@@ -153,11 +155,14 @@ class KvEventStream:
             with trio.move_on_after(self._poll_interval_s) as self._waiting:
                 frames = await live.receive()
             while (change := connection.receive_nowait()) is not None:
-                self._connection_changed(change)  # before what has come over a new connection
-            if frames:
+                self._connection_changed(change)
+            if self._broken:
+                self._begin_doubting(live)
+            elif frames:
                 if self._behind:
                     await self._catch_up()
-                self._receive(frames)
+                if not self._behind:
+                    self._receive(frames)
             else:
                 self._behind = True  # the last message may be the one that was lost
 
@@ -241,6 +246,7 @@ class KvEventStream:
                     taken = self.counts.batches
         except (ReplayFailedError, EventDecodeError) as error:
             self._replay.close()
+            self._behind = self._doubtful
             if self._missing:
                 self._give_up(str(error))
             if trio.current_time() > self._sure_at + self._lost_after_s + self._replay_timeout_s:
@@ -248,11 +254,12 @@ class KvEventStream:
             return
         if self._waiting.cancelled_caught:  # there is a new connection: ask there
             self._replay.close()
+            self._behind = True
             return
         if missing and self._order.anchor is None:
             self._replay = None
             self._give_up(f"{self._endpoints.replay} keeps nothing for replay")
-        self._missing = False
+        self._missing = self._doubtful = False
         self._sure_at = trio.current_time()
         self._set_reachable(True, f"following the cache events of {self._endpoints.live}")
 
@@ -325,15 +332,22 @@ class KvEventStream:
 
     def _connection_changed(self, change: list[bytes]) -> None:
         self._connected = parse_monitor_message(change)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        self._waiting.cancel()
         if not self._connected:
-            return
-        if self._replay is not None:
+            self._broken = True
+        elif self._replay is not None:
             self._behind = True
-            self._waiting.cancel()
-            return
-        if self._order.anchor is not None:
+        else:
+            self._set_reachable(True, f"following {self._endpoints.live}, where nothing is kept for replay")
+
+    def _begin_doubting(self, live: ZmqSocket) -> None:
+        """The connection broke: the next message may be another publisher's, so none is taken unconfirmed."""
+        self._broken = False
+        while live.receive_nowait() is not None:
+            pass  # of the old connection
+        self._behind = self._doubtful = self._replay is not None
+        if self._replay is None and self._order.anchor is not None:
             self._give_up("the connection broke, and nothing is kept for replay")
-        self._set_reachable(True, f"following {self._endpoints.live}, where nothing is kept for replay")
 
     def _lose(self, reason: str) -> None:
         if self._reachable is not False:
