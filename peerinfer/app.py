@@ -51,7 +51,7 @@ async def run_peer(
         ListenError: the HTTP port is taken. AddressError: an overlay address is taken or no multiaddr.
         EngineError: there is no such engine or model here.
     """
-    engine, tokenizer = build_engine(config.engine)
+    engine, tokenizer = await build_engine(config.engine, data_dir=data_dir)
     overlay = LibP2POverlay(
         data_dir=data_dir,
         config=config.overlay,

@@ -145,6 +145,11 @@ class EngineConfig:
     simulated_overhead_s: float = 0.01  # guess
     url: str = ""
     """Base URL of a server that somebody else runs; empty: the node starts SGLang itself."""
+    events: str = ""
+    """Where the server at `url` publishes its cache events, e.g. `tcp://127.0.0.1:5557`; empty: where it
+    says, which SGLang does and vLLM does not."""
+    events_replay: str = ""
+    """Where it repeats those that were missed, e.g. `tcp://127.0.0.1:5558`; empty: nowhere."""
     python: str = ""
     """The Python in whose environment SGLang is installed; empty: the one that runs the node."""
     args: tuple[str, ...] = ()

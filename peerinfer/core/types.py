@@ -111,7 +111,7 @@ class EngineInfo:
     """What is fixed about an engine before it starts."""
 
     kind: str
-    """`sglang`, `embedded` or `simulated`."""
+    """`sglang`, `openai` (another server that is attached), `embedded` or `simulated`."""
     model: str
     """The name under which the engine serves the model."""
     page_size: int

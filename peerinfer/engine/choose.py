@@ -1,4 +1,4 @@
-"""Which engine a node serves through."""
+"""Makes the engine that the config asks for (engine/decide.py has settled what that is)."""
 
 from __future__ import annotations
 
@@ -8,30 +8,40 @@ from peerinfer.config import EngineConfig
 from peerinfer.node.ports import Engine, EngineError, Tokenizer
 
 
-def build_engine(config: EngineConfig) -> tuple[Engine, Tokenizer]:
-    """The engine that the config asks for, and its tokeniser; nothing is loaded yet.
+async def build_engine(config: EngineConfig, *, data_dir: Path) -> tuple[Engine, Tokenizer | None]:
+    """The engine and its tokeniser; nothing is loaded yet, though an attached server is asked what it is.
 
-    Imports are local: a node loads the libraries of the engine it has, and no others.
+    Imports are local: a node loads the libraries of the engine it has, and no others. Raises `EngineError`.
     """
     match config.kind:
         case "simulated":
-            from peerinfer.engine.simulated import SimulatedEngine
+            return _simulated(config)
+        case "sglang":
+            from peerinfer.engine.sglang_build import build_attached, build_managed
 
-            simulated = SimulatedEngine(
-                model=config.model or "simulated",
-                page_size=config.page_size,
-                capacity_pages=config.cache_tokens // config.page_size,
-                slots=config.slots,
-                context_tokens=config.context_tokens,
-                prefill_tokens_per_s=config.simulated_prefill_tokens_per_s,
-                decode_tokens_per_s=config.simulated_decode_tokens_per_s,
-                overhead_s=config.simulated_overhead_s,
-            )
-            return simulated, simulated.tokenizer
+            if config.url:
+                return await build_attached(config)
+            return await build_managed(config, data_dir=data_dir)
         case "embedded" | "auto":
             return _embedded(config)
         case other:
-            raise EngineError(f"there is no engine {other!r}; choose auto, embedded or simulated")
+            raise EngineError(f"there is no engine {other!r}; choose auto, sglang, embedded or simulated")
+
+
+def _simulated(config: EngineConfig) -> tuple[Engine, Tokenizer]:
+    from peerinfer.engine.simulated import SimulatedEngine
+
+    simulated = SimulatedEngine(
+        model=config.model or "simulated",
+        page_size=config.page_size,
+        capacity_pages=config.cache_tokens // config.page_size,
+        slots=config.slots,
+        context_tokens=config.context_tokens,
+        prefill_tokens_per_s=config.simulated_prefill_tokens_per_s,
+        decode_tokens_per_s=config.simulated_decode_tokens_per_s,
+        overhead_s=config.simulated_overhead_s,
+    )
+    return simulated, simulated.tokenizer
 
 
 def _embedded(config: EngineConfig) -> tuple[Engine, Tokenizer]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -51,7 +51,7 @@ class OpenAIUpstream:
         self.url = url
         self._client = client
 
-    async def answer(self, request: Outgoing) -> AsyncIterator[Chunk | End]:
+    async def answer(self, request: Outgoing) -> AsyncGenerator[Chunk | End, None]:
         """Chunks, then one `End`; close the iterator to cancel.
 
         Raises:

@@ -1,0 +1,57 @@
+"""One request at a server, and the answer as its reader sees it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import trio
+
+from peerinfer.core.types import Chunk, End, InferRequest
+from peerinfer.engine.job import Answer
+
+ANSWER_ITEMS_MAX = 16384  # guess: a chunk a token; a reader that is slower than this holds the server up
+
+
+class Flight:
+    """A request on its way through a server, from the moment that the node handed it over."""
+
+    def __init__(self, request: InferRequest) -> None:
+        self.request = request
+        self.begun = False
+        """Whether a part of the answer is there: then it cannot be given to another node any more."""
+        self.scope = trio.CancelScope()
+        self.done = trio.Event()
+        self._send, receive = trio.open_memory_channel[Chunk | End | Exception](ANSWER_ITEMS_MAX)
+        self._error: Exception | None = None
+        self.answer = Answer(receive)
+
+    @property
+    def uncached_tokens(self) -> int:
+        """How much of its prompt is expected to be computed."""
+        return max(0, len(self.request.token_ids or ()) - self.request.expected_cached_tokens)
+
+    async def send(self, item: Chunk | End) -> None:
+        """The answer's next item."""
+        self.begun = True
+        try:
+            self._send.send_nowait(item)
+        except trio.WouldBlock:
+            await self._send.send(item)
+
+    def fail(self, error: Exception) -> None:
+        """The reader gets this error in place of the rest of the answer."""
+        self._error = error
+
+    def give_back(self, error: Exception) -> None:
+        """Stop the work, because it will not be done here."""
+        self.fail(error)
+        self.scope.cancel()
+
+    def close(self) -> None:
+        """Nobody works on this request any more."""
+        if self._error is not None:
+            # Where the channel is full, its end says that the answer is not complete.
+            with contextlib.suppress(trio.WouldBlock):
+                self._send.send_nowait(self._error)
+        self._send.close()
+        self.done.set()
