@@ -1,8 +1,10 @@
-"""Makes the engine that the config asks for (engine/decide.py has settled what that is)."""
+"""Makes the engine that the config asks for (engine/decide.py settles what that is)."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import trio
 
 from peerinfer.config import EngineConfig
 from peerinfer.node.ports import Engine, EngineError, Tokenizer
@@ -13,6 +15,10 @@ async def build_engine(config: EngineConfig, *, data_dir: Path) -> tuple[Engine,
 
     Imports are local: a node loads the libraries of the engine it has, and no others. Raises `EngineError`.
     """
+    if config.kind in ("auto", "sglang"):
+        from peerinfer.engine.decide import decide_engine
+
+        config = (await trio.to_thread.run_sync(decide_engine, config)).config
     match config.kind:
         case "simulated":
             return _simulated(config)
@@ -22,7 +28,7 @@ async def build_engine(config: EngineConfig, *, data_dir: Path) -> tuple[Engine,
             if config.url:
                 return await build_attached(config)
             return await build_managed(config, data_dir=data_dir)
-        case "embedded" | "auto":
+        case "embedded":
             return _embedded(config)
         case other:
             raise EngineError(f"there is no engine {other!r}; choose auto, sglang, embedded or simulated")
