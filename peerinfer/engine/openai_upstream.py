@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -49,6 +49,8 @@ class OpenAIUpstream:
 
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self.url = url
+        self.reports_cached_tokens = False
+        """Whether it tells what it took from its cache; one that does may still say nothing of a miss."""
         self._client = client
 
     async def answer(self, request: Outgoing) -> AsyncGenerator[Chunk | End, None]:
@@ -67,10 +69,11 @@ class OpenAIUpstream:
                 if response.status_code != 200:
                     raise refusal(request.endpoint, response.status_code, await _read(response))
                 if request.streamed:
-                    async for item in _streamed(request, response):
-                        yield item
+                    async with aclosing(self._streamed(request, response)) as items:
+                        async for item in items:
+                            yield item
                 else:
-                    for item in _whole(request, await _read(response)):
+                    for item in self._whole(request, await _read(response)):
                         yield item
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise EngineAwayError(f"{self.url}: {_said(error)}") from error
@@ -103,6 +106,57 @@ class OpenAIUpstream:
                 return None
             raise
 
+    async def _streamed(
+        self, request: Outgoing, response: httpx.Response
+    ) -> AsyncGenerator[Chunk | End, None]:
+        """A stream's chunks without its usage, unless that is to be shown; `End` once it says `[DONE]`."""
+        events = EventStream(bytes_max=EVENT_BYTES_MAX)
+        usage: object = None
+        pieces, done = 0, False
+        async for data in response.aiter_raw():
+            try:
+                complete = events.feed(data)
+            except ValueError as error:
+                raise EngineError(f"the server sent {error}") from None
+            for event in complete:
+                if event == b"[DONE]":
+                    done = True
+                    continue
+                chunk = _parse(event)
+                if (problem := stream_error(request.endpoint, chunk)) is not None:
+                    raise problem
+                if chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict):
+                    usage = chunk["usage"]
+                    if not request.usage_shown:
+                        continue
+                text = _text(request.endpoint, chunk, "delta")
+                pieces += bool(text)
+                yield Chunk(sse_json=_one_line(event, chunk), text=text)
+        if not done:
+            raise EngineError("the server's stream broke off before its end")
+        yield self._end(usage, pieces)
+
+    def _whole(self, request: Outgoing, payload: bytes) -> tuple[Chunk, End]:
+        answer = _parse(payload)
+        if (problem := stream_error(request.endpoint, answer)) is not None:
+            raise problem
+        text = _text(request.endpoint, answer, "message")
+        return Chunk(sse_json=payload, text=text, whole=True), self._end(answer.get("usage"), 0)
+
+    def _end(self, usage: object, pieces: int) -> End:
+        """The end, as the server counts; one that does not count made about a token per piece of text."""
+        counts = usage if isinstance(usage, dict) else {"completion_tokens": pieces}
+        details = counts.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        self.reports_cached_tokens |= cached is not None
+        return End(
+            usage=Usage(
+                prompt_tokens=_count(counts.get("prompt_tokens")),
+                completion_tokens=_count(counts.get("completion_tokens")),
+            ),
+            cached_tokens=_count(cached),
+        )
+
     async def _call(self, method: str, path: str, body: Mapping[str, object] | None) -> Any:
         content = None if body is None else json.dumps(body).encode()
         try:
@@ -129,43 +183,6 @@ async def open_client(*, key: str = "") -> AsyncIterator[httpx.AsyncClient]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_S)
     async with httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, trust_env=False) as client:
         yield client
-
-
-async def _streamed(request: Outgoing, response: httpx.Response) -> AsyncIterator[Chunk | End]:
-    """A stream's chunks without its usage, unless that is to be shown; `End` once it says `[DONE]`."""
-    events = EventStream(bytes_max=EVENT_BYTES_MAX)
-    usage: object = None
-    pieces, done = 0, False
-    async for data in response.aiter_raw():
-        try:
-            complete = events.feed(data)
-        except ValueError as error:
-            raise EngineError(f"the server sent {error}") from None
-        for event in complete:
-            if event == b"[DONE]":
-                done = True
-                continue
-            chunk = _parse(event)
-            if (problem := stream_error(request.endpoint, chunk)) is not None:
-                raise problem
-            if chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict):
-                usage = chunk["usage"]
-                if not request.usage_shown:
-                    continue
-            text = _text(request.endpoint, chunk, "delta")
-            pieces += bool(text)
-            yield Chunk(sse_json=_one_line(event, chunk), text=text)
-    if not done:
-        raise EngineError("the server's stream broke off before its end")
-    yield _end(usage, pieces)
-
-
-def _whole(request: Outgoing, payload: bytes) -> tuple[Chunk, End]:
-    answer = _parse(payload)
-    if (problem := stream_error(request.endpoint, answer)) is not None:
-        raise problem
-    text = _text(request.endpoint, answer, "message")
-    return Chunk(sse_json=payload, text=text, whole=True), _end(answer.get("usage"), 0)
 
 
 async def _read(response: httpx.Response) -> bytes:
@@ -203,20 +220,6 @@ def _one_line(event: bytes, chunk: Mapping[str, object]) -> bytes:
     if b"\n" in event or b"\r" in event:
         return json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode()
     return event
-
-
-def _end(usage: object, pieces: int) -> End:
-    """The end, as the server counts; one that does not count made about a token per piece of text."""
-    counts = usage if isinstance(usage, dict) else {"completion_tokens": pieces}
-    details = counts.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return End(
-        usage=Usage(
-            prompt_tokens=_count(counts.get("prompt_tokens")),
-            completion_tokens=_count(counts.get("completion_tokens")),
-        ),
-        cached_tokens=_count(cached),
-    )
 
 
 def _count(value: object) -> int:

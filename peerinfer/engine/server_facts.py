@@ -35,7 +35,7 @@ class ServerFacts:
     capacity_tokens: int | None = None
     """Tokens that its cache has room for; None where it does not say."""
     reuses_prefixes: bool = True
-    reports_cached_tokens: bool = True
+    reports_cached_tokens: bool = False
     parses_chats: bool = False
     """It makes more of a chat's answer than its text, by a parser for reasoning."""
     events: KvEndpoints | None = None

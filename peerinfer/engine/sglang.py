@@ -35,9 +35,8 @@ from peerinfer.core.types import (
 from peerinfer.engine.flight import Flight
 from peerinfer.engine.job import Refused
 from peerinfer.engine.kv_endpoints import KvEndpoints
-from peerinfer.engine.kv_events import RequestWatch
 from peerinfer.engine.openai_upstream import ABORT_AFTER_S, OpenAIUpstream, open_client
-from peerinfer.engine.server_cache import ServerCache
+from peerinfer.engine.server_cache import ServerCache, Watched
 from peerinfer.engine.server_facts import ServerFacts, read_facts
 from peerinfer.engine.server_tokenizer import ServerTokenizer
 from peerinfer.engine.sglang_process import Report, ServerState
@@ -48,7 +47,6 @@ log = logging.getLogger("peerinfer.engine")
 
 ASK_AGAIN_S = 1.0
 """Between two tries to learn what a server is that says it is well."""
-COVERED_WITHIN_S = 0.05  # design §5: how long a reply may wait for the events of its request
 
 
 class Server(Protocol):
@@ -171,12 +169,12 @@ class SGLangEngine:
                 )
                 rids = request.rids
                 assert self._cache is not None
-                with self._cache.watch(flight.request.token_ids) as watch:
+                with self._cache.watch(flight.request.token_ids) as watched:
                     async with aclosing(upstream.answer(request)) as items:
                         async for item in items:
                             if isinstance(item, End):
                                 rids = ()
-                                item = await self._covered(flight, item, watch)
+                                item = await self._covered(flight, item, watched)
                             await flight.send(item)
         except RequestError as error:
             rids = ()
@@ -198,10 +196,11 @@ class SGLangEngine:
             raise EngineAwayError(f"the server is {self._state}: {self._detail}")
         return self._facts, self._upstream
 
-    async def _covered(self, flight: Flight, end: End, watch: RequestWatch | None) -> End:
+    async def _covered(self, flight: Flight, end: End, watched: Watched) -> End:
         """The end, once the events of its request have come, or are late."""
-        if watch is not None:
-            await watch.covered(end.cached_tokens, within_s=COVERED_WITHIN_S)
+        assert self._upstream is not None
+        reported = self._upstream.reports_cached_tokens
+        await watched.answered(end.cached_tokens if reported else None)
         tokens = flight.request.token_ids
         if end.usage.prompt_tokens or tokens is None:
             return end
@@ -235,9 +234,7 @@ class SGLangEngine:
         upstream.url = self._server.url
         try:
             self._facts = facts = await self._learn(upstream)
-            self._cache = ServerCache(
-                facts.events or self._events, emit=self._cache_events, restarted=self._restarted
-            )
+            self._cache = ServerCache(facts, self._info, emit=self._cache_events, restarted=self._restarted)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._cache.run)
                 self._tell(EngineState.READY, detail)
@@ -250,6 +247,8 @@ class SGLangEngine:
         while True:
             try:
                 facts = await read_facts(upstream)
+                facts = replace(facts, events=facts.events or self._events)
+                upstream.reports_cached_tokens |= facts.reports_cached_tokens
                 self._check_same(facts)
                 self._info = described(self._info, facts)
                 await self.tokenizer.attach(upstream, is_sglang=facts.is_sglang)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -367,3 +368,54 @@ async def test_the_body_arrives_as_it_came(mock: MockServer, sink: MirrorSink) -
         assert [item async for item in items]
     assert schema in mock.received[0].raw
     assert b'"content":"\\u00e9"' in mock.received[0].raw
+
+
+async def test_without_events_the_tree_is_guessed_and_says_so(
+    mock: MockServer, sink: MirrorSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was answered counts as cached; what the server then does not reuse is soon believed no longer."""
+    prompt = tuple(range(3 * PAGE))
+    body = {"prompt": list(prompt), "stream": True}
+    with caplog.at_level(logging.WARNING, "peerinfer.engine"):
+        async with running(mock, sink) as engine:
+            assert "no cache events" in caplog.text
+            assert engine.info.source == "history"
+            for _ in range(2):
+                async with engine.run_infer(request(body, "completions", prompt)) as items:
+                    assert [item async for item in items]
+                assert sink.promised_tokens((*prompt, 0)) == 3 * PAGE
+            await until(lambda: sink.promised_tokens((*prompt, 0)) == 0)
+
+
+async def test_a_server_that_keeps_no_prefixes_promises_none(mock: MockServer, sink: MirrorSink) -> None:
+    mock.infos["/server_info"]["disable_radix_cache"] = True
+    prompt = tuple(range(3 * PAGE))
+    async with running(mock, sink) as engine:
+        body = {"prompt": list(prompt), "stream": True}
+        async with engine.run_infer(request(body, "completions", prompt)) as items:
+            assert [item async for item in items]
+        assert sink.promised_tokens((*prompt, 0)) == 0
+
+
+async def test_events_that_cannot_be_reached_are_replaced_by_a_guess_until_they_come(
+    mock: MockServer, sink: MirrorSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Said loudly, and undone as soon as there are events: the tree begins anew with what they say."""
+    prompt, other = tuple(range(2 * PAGE)), tuple(range(500, 500 + PAGE))
+    async with open_publisher(topic="kv") as (_, endpoints):
+        pass
+    assert endpoints.replay is not None
+    mock.infos["/server_info"]["kv_events"] = kv_events(endpoints.live, endpoints.replay)
+    with caplog.at_level(logging.WARNING, "peerinfer.engine"):
+        async with running(mock, sink) as engine:
+            await until(lambda: engine.info.source == "history")
+            assert "cache=guessed" in caplog.text
+            body = {"prompt": list(prompt), "stream": True}
+            async with engine.run_infer(request(body, "completions", prompt)) as items:
+                assert [item async for item in items]
+            assert sink.promised_tokens((*prompt, 0)) == 2 * PAGE
+            async with open_publisher(at=endpoints, topic="kv") as (publisher, _):
+                publisher.publish(stored_prompt(other))
+                await until(lambda: sink.promised_tokens((*other, 0)) == PAGE)
+                assert engine.info.source == "events"
+                assert sink.promised_tokens((*prompt, 0)) == 0
