@@ -42,10 +42,8 @@ class Watch:
         """The last block was stored; where its name is not known, any was."""
         self._stored.set()
 
-    async def stored(self, *, cached_blocks: int, within_s: float) -> bool:
-        """Whether the prompt's blocks have been told; waits at most so long, and not for what was cached."""
-        if self._names is not None and cached_blocks >= len(self._names):
-            return True
+    async def stored(self, *, within_s: float) -> bool:
+        """Whether the prompt's blocks have been told; waits at most so long."""
         with trio.move_on_after(within_s):
             await self._stored.wait()
         return self._stored.is_set()

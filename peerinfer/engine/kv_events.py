@@ -141,9 +141,9 @@ class KvEventStream:
         size = self._block_size or 1
         if not self.complete and (proven := watch.proven(cached_tokens // size)):
             self._tell([BlockStored(proven, None, tuple(token_ids[: len(proven) * size]), size)])
-        if not self._reachable:
-            return False
-        return await watch.stored(cached_blocks=cached_tokens // size, within_s=within_s)
+        if cached_tokens // size >= (len(token_ids) - 1) // size:
+            return True
+        return bool(self._reachable) and await watch.stored(within_s=within_s)
 
     # The live stream
 
@@ -371,8 +371,9 @@ class RequestWatch:
         self._token_ids = token_ids
 
     async def covered(self, cached_tokens: int, *, within_s: float = 0.05) -> bool:
-        """Wait for the events of an answered prompt, at most so long; whether they have all come.
+        """Wait for the events of an answered prompt, at most so long; whether they have come.
 
-        `cached_tokens` is what the answer said it took from the cache.
+        `cached_tokens` is what the answer said it took from the cache. If that is all that could be, no event
+        may be due, and none is waited for.
         """
         return await self._stream.covered(self._watch, self._token_ids, cached_tokens, within_s=within_s)

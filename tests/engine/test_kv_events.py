@@ -282,6 +282,10 @@ async def test_a_reply_waits_for_the_events_of_its_prompt() -> None:
             assert await watch.covered(3 * PAGE, within_s=0)
         with stream.watch(tokens[:5]) as watch:
             assert await watch.covered(0, within_s=0), "too short to be stored"
+        with stream.watch(tokens) as watch:
+            assert await watch.covered(2 * PAGE, within_s=0), "the last token is always computed"
+        with stream.watch(None) as watch:
+            assert await watch.covered(0, within_s=0), "nobody knows what to wait for"
 
 
 async def test_answers_teach_what_the_stream_began_too_late_to_see() -> None:
