@@ -101,7 +101,9 @@ def simulated(tmp_path: Path, *args: str, prefill_tokens_per_s: float = 480.0) -
 
 
 @contextmanager
-def swarm(tmp_path: Path, size: int, *, args: tuple[str, ...] = ()) -> Iterator[list[PeerProcess]]:
+def swarm(
+    tmp_path: Path, size: int, *, args: tuple[str, ...] = (), meet_within_s: float = 30
+) -> Iterator[list[PeerProcess]]:
     """`size` nodes that all see each other as alive; more may be appended to the list, all are killed."""
     nodes: list[PeerProcess] = []
     try:
@@ -110,7 +112,9 @@ def swarm(tmp_path: Path, size: int, *, args: tuple[str, ...] = ()) -> Iterator[
             nodes.append(PeerProcess(tmp_path / f"node{number}", join=nodes[0].addr, args=args))
         for node in nodes:
             others = {other.peer_id for other in nodes} - {node.peer_id}
-            wait_until(lambda n=node, o=others: o <= n.alive_peers(), within_s=30, what="a full mesh")  # type: ignore[misc]
+            wait_until(
+                lambda n=node, o=others: o <= n.alive_peers(), within_s=meet_within_s, what="a full mesh"
+            )  # type: ignore[misc]
         yield nodes
     finally:
         for node in nodes:
