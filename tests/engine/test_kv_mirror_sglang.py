@@ -1,0 +1,231 @@
+"""The tree mirrored from a real SGLang's cache events, against what its cache really does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+import zmq
+
+from peerinfer.core.types import CacheEvent
+from peerinfer.engine.kv_endpoints import KvEndpoints, read_kv_endpoints
+from peerinfer.engine.kv_events import KvEventStream
+from peerinfer.engine.kv_replay import Replay
+from tests.engine.kv_publisher import PAGE, LossyProxy, Mirror
+from tests.real_sglang import RealServer, real_server
+
+pytestmark = pytest.mark.sglang
+SEED = 20261130
+RIGHT_AGAIN_WITHIN_S = 1.0
+SLOWER = 5  # than a quiet machine
+
+
+class Server:
+    """A real SGLang: its answers, and the number of messages it has published."""
+
+    def __init__(self, server: RealServer, client: httpx.AsyncClient, endpoints: KvEndpoints) -> None:
+        self.endpoints = endpoints
+        self._server = server
+        self._client = client
+
+    async def cached_tokens(self, tokens: Sequence[int], *, count: int = 1) -> int:
+        """Ask for so many tokens after a prompt; what the server took of it from its cache."""
+        body = {"model": "default", "prompt": list(tokens), "max_tokens": count, "temperature": 0}
+        answer = await self._client.post("/v1/completions", json=body | {"ignore_eos": True})
+        cached: int = answer.raise_for_status().json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return cached
+
+    async def published(self, *, after: int) -> int:
+        """Messages so far, by the server's own word; there were so many before."""
+        context = zmq.Context()
+        try:
+            assert self.endpoints.replay is not None
+            replay = Replay(context, self.endpoints.replay, timeout_s=30)
+            await replay.ask(after)
+            last = after - 1
+            while (message := await replay.receive()) is not None:
+                last = message[0]
+            return last + 1
+        finally:
+            context.destroy(linger=0)
+
+
+@asynccontextmanager
+async def serving(server: RealServer) -> AsyncIterator[Server]:
+    """The server with an empty cache and everything published so far still kept."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=300, trust_env=False) as client:
+        info = (await client.get("/server_info")).raise_for_status().json()
+        endpoints = read_kv_endpoints(info, host="127.0.0.1")
+        assert endpoints is not None
+        (await client.post("/flush_cache")).raise_for_status()
+        yield Server(server, client, endpoints)
+
+
+@asynccontextmanager
+async def mirrored(endpoints: KvEndpoints, mirror: Mirror) -> AsyncIterator[KvEventStream]:
+    stream = KvEventStream(endpoints, mirror)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.run)
+        await mirror.until(lambda: mirror.reachable == [True])
+        yield stream
+        nursery.cancel_scope.cancel()
+
+
+async def caught_up(server: Server, stream: KvEventStream, *, within_s: float = 30) -> None:
+    """The engine is idle: wait for all that it has published."""
+    published = await server.published(after=stream.counts.batches)
+    with trio.fail_after(within_s):
+        while stream.counts.batches < published:
+            await trio.sleep(0.005)
+
+
+class Prompts:
+    """Random prompts of which most begin like an earlier one; many more than a pool of 4,096 tokens holds."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._seen: list[list[int]] = []
+
+    def begun_alike(self, number: int) -> list[list[int]]:
+        """So many new prompts, half of which share a beginning that nobody has had before."""
+        alike = [self._rng.randrange(1000, 40_000) for _ in range(100)]
+        return [alike + [place] * 20 if place % 2 else self.draw() for place in range(number)]
+
+    def draw(self) -> list[int]:
+        rng = self._rng
+        if self._seen and rng.random() < 0.8:
+            base = rng.choice(self._seen[-40:])
+            begin = base[: rng.randrange(len(base) + 1)] if rng.random() < 0.6 else base
+        else:
+            begin = []
+        fresh = [rng.randrange(1000, 40_000) for _ in range(rng.choice((0, 1, 7, 16, 40, 150)))]
+        prompt = (begin + fresh)[:600]
+        prompt = prompt if len(prompt) > 3 else [rng.randrange(1000, 40_000) for _ in range(100)]
+        self._seen.append(prompt)
+        return prompt
+
+
+def predicted(mirror: Mirror, tokens: Sequence[int]) -> int:
+    """The cached tokens that the mirror promises; the last token is always computed."""
+    return mirror.match(tokens[:-1]) * PAGE
+
+
+class Watching(Mirror):
+    """Keeps what it would have promised for prompts under way, after each change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: dict[int, tuple[list[int], set[int]]] = {}
+
+    def cache_events(self, events: Sequence[CacheEvent]) -> None:
+        super().cache_events(events)
+        for tokens, promised in self.under_way.values():
+            promised.add(predicted(self, tokens))
+
+
+async def test_the_mirror_predicts_every_cached_token_of_an_engine_that_evicts(
+    sglang_server: RealServer,
+) -> None:
+    """Whenever the engine is idle, the mirror equals it.
+
+    Method: 150 prompts, one at a time, each predicted exactly; then 96 in eights, twice as many as there are
+    slots. The cached tokens of these may differ from the prediction at their sending by what others stored or
+    evicted meanwhile: each must be what the mirror said at some time since.
+    """
+    print(f"seed {SEED}")
+    prompts, mirror = Prompts(SEED), Watching()
+    changed = evictions = 0
+    async with serving(sglang_server) as server, mirrored(server.endpoints, mirror) as stream:
+        assert stream.complete
+        for number in range(150):
+            tokens = prompts.draw()
+            promised = predicted(mirror, tokens)
+            count = 40 if number % 20 == 0 else 1
+            with stream.watch(tokens) as watch:
+                cached = await server.cached_tokens(tokens, count=count)
+                assert cached == promised, f"prompt {number}"
+                assert await watch.covered(cached, within_s=SLOWER * 0.05)
+            await caught_up(server, stream)
+            assert mirror.match(tokens) == len(tokens) // PAGE
+
+        async def one(number: int, tokens: list[int]) -> None:
+            nonlocal changed
+            promised = predicted(mirror, tokens)
+            mirror.under_way[number] = tokens, {promised}
+            cached = await server.cached_tokens(tokens)
+            _, seen = mirror.under_way.pop(number)
+            assert cached in seen, f"prompt {number}: {cached} is none of {seen}"
+            changed += cached != promised
+
+        for number in range(150, 246, 8):
+            async with trio.open_nursery() as nursery:
+                for place, tokens in enumerate(prompts.begun_alike(8)):
+                    nursery.start_soon(one, number + place, tokens)
+            await caught_up(server, stream)
+            tokens = prompts.draw()
+            promised = predicted(mirror, tokens)
+            assert await server.cached_tokens(tokens) == promised, f"after {number}"
+            await caught_up(server, stream)
+        evictions = sum(type(event).__name__ == "BlockRemoved" for event in mirror.events)
+        print(f"{changed} of 96 concurrent predictions changed under way; {evictions} evictions")
+        assert evictions > 20
+        assert mirror.sync.unkeyed_blocks == 0
+        assert (stream.counts.gaps, stream.counts.rebuilds, mirror.restarts) == (0, 0, 0)
+
+
+async def test_a_lossy_mirror_of_a_real_engine_is_right_again_within_a_second(
+    sglang_server: RealServer,
+) -> None:
+    """Situation 11. Method: the same events through a proxy that loses 10 %, with replay and without, beside
+    a stream that loses none."""
+    rng = random.Random(SEED)
+    prompts = Prompts(SEED + 1)
+    exact, lossy, bare = Mirror(), Mirror(), Mirror()
+    proxy, worse = (LossyProxy(lambda seq: rng.random() < 0.1) for _ in range(2))
+    async with (
+        serving(sglang_server) as server,
+        proxy.run(server.endpoints) as lossy_endpoints,
+        worse.run(KvEndpoints(live=server.endpoints.live, sglang_names=True)) as bare_endpoints,
+        mirrored(server.endpoints, exact) as stream,
+        mirrored(lossy_endpoints, lossy) as repaired,
+        mirrored(bare_endpoints, bare) as rebuilt,
+    ):
+        for number in range(80):
+            tokens = prompts.draw()
+            with rebuilt.watch(tokens) as watch:
+                await watch.covered(await server.cached_tokens(tokens), within_s=0.05)
+            if number % 8 == 7:
+                await caught_up(server, stream)
+                truth = set(exact.sync.tree.ordered_keys())
+                await lossy.until(
+                    lambda truth=truth: set(lossy.sync.tree.ordered_keys()) == truth,
+                    within_s=SLOWER * RIGHT_AGAIN_WITHIN_S,
+                )
+        assert proxy.lost > 0
+        assert repaired.counts.replayed >= proxy.lost
+        assert (repaired.counts.rebuilds, repaired.complete) == (0, True)
+        assert rebuilt.counts.rebuilds == rebuilt.counts.gaps
+        print(
+            f"lost {proxy.lost} and {worse.lost}; without replay {len(bare.sync.tree)} of {len(truth)} pages"
+        )
+
+
+async def test_blocks_of_one_token_are_mirrored_as_pages(tmp_path: Path) -> None:
+    """SGLang's default on a GPU, and what an attached server may have."""
+    prompts, mirror = Prompts(SEED + 2), Mirror()
+    with real_server(tmp_path, "--page-size", "1", "--max-total-tokens", "2048") as real:
+        async with serving(real) as server, mirrored(server.endpoints, mirror) as stream:
+            assert server.endpoints.block_size == 1
+            for number in range(60):
+                tokens = prompts.draw()
+                promised = predicted(mirror, tokens)
+                cached = await server.cached_tokens(tokens)
+                assert cached // PAGE * PAGE == promised, f"prompt {number}"
+                await caught_up(server, stream)
+            assert mirror.sync.unkeyed_blocks == 0
+            assert any(type(event).__name__ == "BlockRemoved" for event in mirror.events)
