@@ -123,9 +123,8 @@ class Demonstration:
         status.update("warming up")
         for node in self._nodes:
             await node.client.chat(WARM_UP, model=model, max_tokens=1, policy="local")
-        self._console.print(
-            f"\nAll are ready with {model}. Asking each question twice, with routing and without.\n"
-        )
+        self._console.print(f"\nAll are ready with {model}.")
+        self._console.print("Asking each question twice, with routing and without.\n")
         print_header(self._console)
         total = sum(len(block.chats) for block in self._blocks)
         for block in self._blocks:
