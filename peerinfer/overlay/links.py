@@ -45,6 +45,9 @@ class Links:
     def __contains__(self, peer: object) -> bool:
         return peer in self._links
 
+    def __len__(self) -> int:
+        return len(self._links)
+
     def links(self) -> Mapping[PeerId, Link]:
         """The peers that are connected now, with what is known of their addresses by now."""
         for peer, link in self._links.items():

@@ -89,7 +89,7 @@ class Swarm:
         self.pull = Pull(sink=sink, open_stream=lambda peer: open_stream(host, peer, SNAPSHOT_PROTOCOL))
         self.topic = None if settings.topic is None else self._make_topic(settings.topic)
         self._dialler = Dialler(me=settings.me, config=config, dial=self._dial, draw=random.random)
-        self._discovery = Discovery(host, nursery=nursery, linked=self.links, found=self._found)
+        self._discovery = Discovery(host, nursery=nursery, links=self.links, found=self._found)
         host.host.set_stream_handler(TProtocol(REQUEST_PROTOCOL), self.streams.accept)
         host.host.set_stream_handler(TProtocol(SNAPSHOT_PROTOCOL), self.pull.accept)
         host.network.register_notifee(self.links)

@@ -20,6 +20,7 @@ from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Call, Link, OverlaySink, PeerLostError
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.exchange import IncomingExchange, OutgoingExchange
+from peerinfer.overlay.single_error import single_error
 from peerinfer.sim.fabric import Connection, Fabric, Mailbox
 
 ASK_AGAIN_S = (0.0, 0.3, 1.0, 3.0)
@@ -74,11 +75,12 @@ class SimOverlay:
         self._dialler.give(self._join)
         self._network.attach(self)
         try:
-            async with trio.open_nursery() as self.nursery:
-                self.nursery.start_soon(self.mailbox.run)
-                self.nursery.start_soon(self._dialler.run)
-                yield
-                self.nursery.cancel_scope.cancel()
+            with single_error():
+                async with trio.open_nursery() as self.nursery:
+                    self.nursery.start_soon(self.mailbox.run)
+                    self.nursery.start_soon(self._dialler.run)
+                    yield
+                    self.nursery.cancel_scope.cancel()
         finally:
             self._network.detach(self)
             self._connections.clear()

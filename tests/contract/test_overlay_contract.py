@@ -265,3 +265,9 @@ async def test_a_call_that_was_never_opened_leaves_no_trace(world: World, clock:
             pass
     assert len(await answer(a, b.id, request("r1"))) == DATA_FRAMES + 2
     assert not b.sink.drops
+
+
+async def test_what_goes_wrong_in_the_body_of_run_comes_out_as_it_is(world: World, clock: Clock) -> None:
+    """Goal: callers need no `except*`. Method: raise inside of the innermost nursery of them all."""
+    with pytest.raises(ZeroDivisionError):
+        await world.fail_within_run(ZeroDivisionError())
