@@ -22,7 +22,9 @@ from peerinfer.node.context import Context, log
 from peerinfer.node.ports import PeerLostError
 
 TICK_S = 0.5
-"""How often silence is looked at; also the lateness from which on this node counts itself as frozen."""
+"""How often silence is looked at."""
+FROZEN_S = 1.0  # guess: loading a model holds the event loop for half a second
+"""So late by its own clock, a node was frozen itself, and nobody else was silent."""
 
 
 class AntiEntropy:
@@ -201,7 +203,7 @@ class AntiEntropy:
         while True:
             await trio.sleep_until(due)
             now = trio.current_time()
-            if now - due > TICK_S:
+            if now - due > FROZEN_S:
                 log.info("this node was frozen for %.1f s; all clocks restart", now - due)
                 self._node.view.restart_clocks(now=now)
             self._log_changes()
