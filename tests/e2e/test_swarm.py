@@ -150,10 +150,10 @@ def _tcp(addr: str) -> tuple[str, int]:
 def test_a_saturated_node_is_left_alone_and_gets_traffic_again_when_idle(tmp_path: Path) -> None:
     """Goal: push-back end to end (paper §3.2). Method: flood node 1's engine with requests pinned to it,
     then send prompts through node 0 whose prefixes only node 1 has, a fresh one each time."""
-    args = simulated(tmp_path, "--allow-overrides", "--policy", "longest-prefix", prefill_tokens_per_s=1500)
+    args = simulated(tmp_path, "--allow-overrides", "--policy", "longest-prefix", prefill_tokens_per_s=700)
     with swarm(tmp_path, 4, args=args) as nodes:
         entry, target = nodes[0], nodes[1]
-        before, during, after = (_prefix(10 + n, 800) for n in range(3))
+        before, during, after = (_prefix(10 + n, 400) for n in range(3))
         pinned = {"x-peerinfer-target": target.peer_id}
         for prefix in (before, during, after):
             target.client.post("/v1/completions", json=_completion(prefix), headers=pinned)
@@ -164,7 +164,7 @@ def test_a_saturated_node_is_left_alone_and_gets_traffic_again_when_idle(tmp_pat
                 pool.submit(
                     httpx.post,
                     f"{target.http}/v1/completions",
-                    json=_completion(_prefix(100 + n, 700)),
+                    json=_completion(_prefix(100 + n, 300))  # together they fit the cache,
                     headers=pinned,
                     timeout=120,
                 )
