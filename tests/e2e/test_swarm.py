@@ -164,7 +164,7 @@ def test_a_saturated_node_is_left_alone_and_gets_traffic_again_when_idle(tmp_pat
                 pool.submit(
                     httpx.post,
                     f"{target.http}/v1/completions",
-                    json=_completion(_prefix(100 + n, 300))  # together they fit the cache,
+                    json=_completion(_prefix(100 + n, 300)),  # all together fit the cache
                     headers=pinned,
                     timeout=120,
                 )
