@@ -22,14 +22,14 @@ from peerinfer.cli.node_options import NodeOptions, addrs_argument, node_options
 from peerinfer.cli.ready import Ready, show_ready
 from peerinfer.cli.serve import check_addresses, starting
 from peerinfer.cli.stopping import until_stopped
-from peerinfer.core.fingerprint import Hello, encode_hello
+from peerinfer.core.fingerprint import ROLE_FIELD, Hello, encode_hello
 from peerinfer.core.frames import Ask, Refuse, Request
 from peerinfer.core.types import PeerId
 
 if TYPE_CHECKING:
     from peerinfer.node.ports import Call
 
-ROLE = {"role": "bootstrap"}
+ROLE = {ROLE_FIELD: "bootstrap"}
 FRAME_BYTES_MAX = 64 * 1024
 """Longer frames are not read: it has no use for requests."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import trio
 
 from peerinfer.core.errors import WireError
-from peerinfer.core.fingerprint import Hello, decode_hello, differing_fields, encode_hello
+from peerinfer.core.fingerprint import ROLE_FIELD, Hello, decode_hello, differing_fields, encode_hello
 from peerinfer.core.peer_view import Applied
 from peerinfer.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from peerinfer.core.types import NodeState, PeerId
@@ -189,7 +189,11 @@ class AntiEntropy:
             node.drop("snapshot", peer, str(error))
             return
         if differing := differing_fields(hello.fields, node.engine.info.fingerprint_fields):
-            if peer not in node.foreign:
+            if peer in node.foreign:
+                pass
+            elif role := hello.fields.get(ROLE_FIELD):
+                log.info("peer=%s role=%s", peer, role)
+            else:
                 log.warning("peer=%s serves something else: %s differ", peer, ", ".join(differing))
             node.foreign[peer] = differing
             return
