@@ -33,6 +33,8 @@ from peerinfer.node.reply import Incoming
 
 REFUSED_WAIT_S = 0.5
 """A peer that refused is left alone at least this long."""
+LOST_WAIT_S = 1.0
+"""A peer that could not be reached is left alone this long; it may be known by gossip through others only."""
 
 
 class TargetFailedError(Exception):
@@ -92,6 +94,7 @@ class _Exchange:
             raise TargetFailedError("timeout") from None
         except PeerLostError:
             self.over = True
+            self._node.view.unanswered(self._peer, wait_s=LOST_WAIT_S, now=trio.current_time())
             raise TargetFailedError("lost") from None
 
     async def open(self, call: Call, r: Incoming) -> None:
