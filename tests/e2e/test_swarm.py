@@ -189,7 +189,10 @@ def _completion(prompt: str) -> dict[str, object]:
 
 
 def _served_by(node: PeerProcess, prompt: str) -> str:
-    return node.client.post("/v1/completions", json=_completion(prompt)).headers["x-peerinfer-served-by"]
+    """Who served it; why is printed, for the day that this is a surprise."""
+    headers = node.client.post("/v1/completions", json=_completion(prompt)).headers
+    print(node.json(f"requests/{headers['x-peerinfer-request-id']}"))
+    return headers["x-peerinfer-served-by"]
 
 
 def test_streams_that_entered_at_living_nodes_survive_a_sigkill(tmp_path: Path) -> None:
