@@ -123,7 +123,7 @@ class PagedEngine(ABC, Generic[Blob]):
 
     @abstractmethod
     async def _serve(self, job: Job) -> None:
-        """Answer a job, up to `job.end`. Raises `EngineError`; another exception is a bug and ends the job."""
+        """Answer a job, up to `job.end`. Raises `EngineError`; any other exception is a bug."""
 
     @abstractmethod
     def _stop(self) -> None:
