@@ -141,8 +141,16 @@ class AntiEntropy:
             self._arrived = trio.Event()
             latest, self._latest = self._latest, {}
             for peer, payload in latest.items():
-                self._apply(peer, payload, kind="gossip")
+                self._apply_guarded(peer, payload, kind="gossip")
                 await trio.lowlevel.checkpoint()  # decoding 20,000 pages takes some ms: let requests through
+
+    def _apply_guarded(self, peer: PeerId, payload: bytes, *, kind: str) -> None:
+        """One peer's message must not end the node, whatever it hits on."""
+        try:
+            self._apply(peer, payload, kind=kind)
+        except Exception:
+            log.exception("peer=%s its %s message failed", peer, kind)
+            self._node.drop(kind, peer, "failed to apply")
 
     def _apply(self, peer: PeerId, payload: bytes, *, kind: str) -> None:
         config = self._node.config.anti_entropy
@@ -198,7 +206,7 @@ class AntiEntropy:
             node.foreign[peer] = differing
             return
         node.foreign.pop(peer, None)
-        self._apply(peer, hello.snapshot, kind="snapshot")
+        self._apply_guarded(peer, hello.snapshot, kind="snapshot")
 
     # Silence
 

@@ -155,6 +155,7 @@ class Node:
 
     def link_up(self, peer: PeerId) -> None:
         log.debug("peer=%s link=up", peer)
+        self._context.view.answered(peer)
         self._anti_entropy.want(peer)  # a suspect stays one until its own word comes: it may have restarted
 
     def link_down(self, peer: PeerId) -> None:
