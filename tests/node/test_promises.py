@@ -216,11 +216,11 @@ async def test_a_full_own_queue_sends_the_client_to_the_next_best(autojump_clock
             for seed in range(2, 7):
                 nursery.start_soon(ask, swarm[0], completion(text(seed), policy="local"))
                 await trio.sleep(0.01)
-            answer = await ask(swarm[0], completion(text(1)))
-            assert answer.reply.served_by == swarm[1].peer_id
             with pytest.raises(RequestError) as caught:
                 await ask(swarm[0], completion(text(1), policy="local"))
             assert (caught.value.status, caught.value.retry_after_s) == (503, 1.0)
+            answer = await ask(swarm[0], completion(text(1)))
+            assert answer.reply.served_by == swarm[1].peer_id
             nursery.cancel_scope.cancel()
 
 
