@@ -2,6 +2,7 @@
 
 It keeps the rules of the real one, with the same code where that knows no transport (the dialler, the
 exchange), and has no streams to pool and nothing to decode: frames travel as the objects that they are.
+What a sink raises ends the simulation, where the real overlay goes on: here it is a bug to be found.
 """
 
 from __future__ import annotations
