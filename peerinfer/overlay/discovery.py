@@ -16,6 +16,8 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
 
 from peerinfer.core.types import PeerId
+from peerinfer.overlay.addresses import as_strings, is_peer_id
+from peerinfer.overlay.contained import contained
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.host import Host
 from peerinfer.overlay.links import Links
@@ -40,13 +42,19 @@ class Discovery:
 
     def link_up(self, peer: PeerId) -> None:
         """A peer to ask."""
-        self._nursery.start_soon(self._ask, peer)
+        self._nursery.start_soon(self._ask_again, peer)
 
     async def run(self) -> None:
         """Look around now and then, for ever."""
         while True:
             await trio.sleep(LOOK_AROUND_S)
-            self._tell(self._host.dht.routing_table.get_peer_ids())
+            with contained("looking around for peers"):
+                self._tell(self._host.dht.routing_table.get_peer_ids())
+
+    async def _ask_again(self, peer: PeerId) -> None:
+        """Ask a new link a few times, or until that goes wrong."""
+        with contained("asking it for peers", peer=peer):
+            await self._ask(peer)
 
     async def _ask(self, peer: PeerId) -> None:
         peer_id = ID.from_base58(peer)
@@ -66,10 +74,10 @@ class Discovery:
     def _tell(self, peers: list[Any]) -> None:
         for peer_id in peers:
             peer = PeerId(peer_id.to_base58())
-            if peer in self._links:
+            if peer in self._links or not is_peer_id(peer):
                 continue
             try:
                 addrs = self._host.host.get_peerstore().addrs(peer_id)
             except PeerStoreError:
                 continue
-            self._found(peer, [str(addr) for addr in addrs])
+            self._found(peer, as_strings(addrs))

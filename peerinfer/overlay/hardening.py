@@ -23,6 +23,9 @@ from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 from libp2p.tools.anyio_service import background_trio_service
 
+from peerinfer.core.types import PeerId
+from peerinfer.overlay.contained import contained
+
 log = logging.getLogger("peerinfer.overlay")
 
 WRITE_STUCK_S = 5.0  # guess; yamux itself gives up on a closed window after as long
@@ -64,8 +67,9 @@ def guard_streams(network: Any, report: Report) -> None:
         try:
             await handle(stream)
         except Exception as error:
-            report(stream.muxed_conn.peer_id.to_base58(), str(stream.get_protocol()), error)
-            with trio.move_on_after(RESET_S, shield=True):
+            peer = PeerId(stream.muxed_conn.peer_id.to_base58())
+            report(peer, str(stream.get_protocol()), error)
+            with contained("resetting a stream", peer=peer), trio.move_on_after(RESET_S, shield=True):
                 await stream.reset()
 
     network.set_stream_handler(guarded)
@@ -78,8 +82,9 @@ async def _run_connection_guarded(self: Any) -> None:
     try:
         await _run_connection(self)
     except Exception as error:
-        log.warning("peer=%s its connection failed: %r", self.muxed_conn.peer_id.to_base58(), error)
-        with trio.move_on_after(RESET_S, shield=True):
+        peer = PeerId(self.muxed_conn.peer_id.to_base58())
+        log.warning("peer=%s its connection failed: %r", peer, error)
+        with contained("closing its connection", peer=peer), trio.move_on_after(RESET_S, shield=True):
             await self.close()
 
 
