@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, fields
 BODY_BYTES_MAX = 16 * 1024 * 1024
 """The protocol's own limit: what a frame can carry (docs/protocol.md)."""
 
+SNAPSHOT_BYTES_MAX = 256 * 1024
+"""The protocol's own limit (docs/protocol.md): what a node reads, however little it sends itself."""
 RANGES: Mapping[str, tuple[float, float]] = {
     "resume_jitter": (0, 1),
     "poll_interval_s": (0.02, 300),  # paper §5: the range of Δ_poll that it tries
-    "snapshot_bytes_max": (4 * 1024, 256 * 1024),  # one message's head; what the topic takes
+    "snapshot_bytes_max": (4 * 1024, SNAPSHOT_BYTES_MAX),  # one message's head; what the topic takes
     "suspect_after": (1, 1000),
     "streams_per_peer_max": (1, 256),  # measured: the 257th of a connection blocks silently
     "page_size": (1, 256),

@@ -203,6 +203,10 @@ class PagedEngine(ABC, Generic[Blob]):
             except EngineError as error:
                 self._failure = str(error)
                 self._set_state(EngineState.FAILING, self._failure)
+            except Exception as error:  # a bug: this node can still answer through its peers
+                log.exception("engine=%s could not start", self.info.kind)
+                self._failure = f"the engine could not start: {error!r}"
+                self._set_state(EngineState.FAILING, self._failure)
             else:
                 self._failure = None
                 self._set_state(EngineState.READY, f"{self.info.model} is loaded")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import trio
 
+from peerinfer.config import SNAPSHOT_BYTES_MAX
 from peerinfer.core.errors import WireError
 from peerinfer.core.fingerprint import ROLE_FIELD, Hello, decode_hello, differing_fields, encode_hello
 from peerinfer.core.peer_view import Applied
@@ -153,9 +154,8 @@ class AntiEntropy:
             self._node.drop(kind, peer, "failed to apply")
 
     def _apply(self, peer: PeerId, payload: bytes, *, kind: str) -> None:
-        config = self._node.config.anti_entropy
         try:
-            snapshot = decode_snapshot(payload, bytes_max=config.snapshot_bytes_max)
+            snapshot = decode_snapshot(payload, bytes_max=SNAPSHOT_BYTES_MAX)
         except WireError as error:
             self._node.drop(kind, peer, str(error))
             return
@@ -192,7 +192,7 @@ class AntiEntropy:
         finally:
             self._pulled_at[peer] = trio.current_time() + node.config.anti_entropy.pull_interval_s
         try:
-            hello = decode_hello(payload, bytes_max=2 * node.config.anti_entropy.snapshot_bytes_max)
+            hello = decode_hello(payload, bytes_max=2 * SNAPSHOT_BYTES_MAX)
         except WireError as error:
             node.drop("snapshot", peer, str(error))
             return

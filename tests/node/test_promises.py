@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from peerinfer.config import Config, RequestConfig, RoutingConfig
-from peerinfer.core.frames import Accept, Ask, Cancel, EndFrame, Heartbeat, Refuse, Request, Wait
+from peerinfer.core.frames import Accept, Ask, Cancel, EndFrame, ErrorFrame, Heartbeat, Refuse, Request, Wait
 from peerinfer.core.types import RequestError
 from peerinfer.node.probes import INCARNATION_MAX
 from peerinfer.sim.network import Conditions
@@ -42,9 +42,18 @@ async def test_what_was_forwarded_is_settled_at_the_acceptance_and_after_a_failu
 
 
 async def test_what_is_served_here_counts_before_the_engine_has_it(autojump_clock: MockClock) -> None:
-    """Two cold prompts decided in one tick: the second must see the first."""
+    """Two cold prompts are decided before an engine that is slow to take them in has the first."""
     async with world(2, prefill_tokens_per_s=480.0) as swarm:
         served = []
+        take_in = swarm[0].engine.run_infer
+
+        @asynccontextmanager
+        async def slowly(request):  # type: ignore[no-untyped-def]
+            await trio.sleep(0.1)
+            async with take_in(request) as items:
+                yield items
+
+        swarm[0].engine.run_infer = slowly  # type: ignore[method-assign]
 
         async def one(seed: int) -> None:
             served.append((await ask(swarm[0], completion(text(seed)))).reply.served_by)
@@ -78,7 +87,8 @@ async def test_leaving_sends_a_cancel_frame_and_keeps_the_stream(autojump_clock:
         assert [type(frame) for frame in frames] == [Cancel]
 
 
-async def test_a_peer_that_fails_is_tried_seldom(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("how", ["by breaking off", "by an error frame"])
+async def test_a_peer_that_fails_is_tried_seldom(autojump_clock: MockClock, how: str) -> None:
     """Its engine looks idle since it serves nothing; without memory it would be the first choice for ever."""
     async with world(3) as swarm:
         broken = swarm[2]
@@ -87,6 +97,8 @@ async def test_a_peer_that_fails_is_tried_seldom(autojump_clock: MockClock) -> N
             if isinstance(opening, Ask):
                 load = broken.engine.load()
                 await call.send(Wait(id=opening.id, wait_s=0.0, incarnation=1, seq=0, load=load))
+            elif how == "by an error frame":
+                await call.send(ErrorFrame(id=opening.id, code="engine_failed", message="again"))
             else:
                 raise RuntimeError("this engine fails")
 
@@ -99,6 +111,25 @@ async def test_a_peer_that_fails_is_tried_seldom(autojump_clock: MockClock) -> N
             tried += decision["attempts"][0]["peer_id"] == broken.peer_id  # type: ignore[index]
             await trio.sleep(0.2)
         assert 1 <= tried <= 6
+
+
+async def test_a_peer_that_did_not_answer_is_not_waited_for_again(autojump_clock: MockClock) -> None:
+    """It gossips on and holds both prefixes, but does not accept: the second request must not wait, too."""
+    async with world(2, config=PAPER) as swarm:
+        for seed in (1, 2):
+            await ask(swarm[1], completion(text(seed), policy="local"))
+        await swarm.all_know_all()
+
+        async def sleep_on(call, opening):  # type: ignore[no-untyped-def]
+            await trio.sleep_forever()
+
+        swarm[1].node.serve_call = sleep_on  # type: ignore[method-assign]
+        waited = []
+        for seed in (1, 2):
+            started = trio.current_time()
+            assert (await ask(swarm[0], completion(text(seed)))).reply.route == "local"
+            waited.append(trio.current_time() - started)
+        assert waited[0] >= PAPER.request.accept_timeout_s > 1.0 > waited[1]
 
 
 async def test_a_peer_that_is_heard_through_others_only_is_tried_seldom(autojump_clock: MockClock) -> None:
