@@ -5,11 +5,71 @@ Tags: `paper §` where the paper sets it, `measured` where docs/ tells the measu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+BODY_BYTES_MAX = 16 * 1024 * 1024
+"""The protocol's own limit: what a frame can carry (docs/protocol.md)."""
+
+SNAPSHOT_BYTES_MAX = 256 * 1024
+"""The protocol's own limit (docs/protocol.md): what a node reads, however little it sends itself."""
+RANGES: Mapping[str, tuple[float, float]] = {
+    "resume_jitter": (0, 1),
+    "poll_interval_s": (0.02, 300),  # paper §5: the range of Δ_poll that it tries
+    "snapshot_bytes_max": (4 * 1024, SNAPSHOT_BYTES_MAX),  # one message's head; what the topic takes
+    "suspect_after": (1, 1000),
+    "streams_per_peer_max": (1, 256),  # measured: the 257th of a connection blocks silently
+    "page_size": (1, 256),
+    "slots": (1, 1024),
+    "port": (0, 65535),
+    "body_bytes_max": (1, BODY_BYTES_MAX),
+}
+"""The least and the most that a number may be. Without an entry it must be more than 0, and finite."""
+
+MAY_BE_ZERO = frozenset(
+    {
+        "forward_margin_s",
+        "cold_round_trip_share_max",
+        "placement_slack",
+        "prior_round_trip_s",
+        "pause_s_max",
+        "cancel_grace_s",
+        "retry_share",
+        "simulated_overhead_s",
+    }
+)
+"""Numbers for which 0 has a meaning."""
+
+
+class Section:
+    """What all sections have in common: a number that makes no sense is a `ValueError` of one line."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            if type(value) in (int, float):
+                _check(each.name, value, is_whole=each.type == "int")
+
+
+def _check(name: str, value: float, *, is_whole: bool) -> None:
+    if name in RANGES:
+        least, most = RANGES[name]
+        good, allowed = least <= value <= most, f"{least} to {most}"
+    elif name in MAY_BE_ZERO:
+        good, allowed = 0 <= value < math.inf, "0 or more"
+    elif is_whole:
+        good, allowed = value >= 1, "1 or more"
+    else:
+        good, allowed = 0 < value < math.inf, "more than 0"
+    if not good:
+        raise ValueError(f"{name} is {value}; allowed is {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingConfig:
+class RoutingConfig(Section):
     """How a target is chosen (core/router.py)."""
 
     policy: str = "cost"
@@ -30,7 +90,7 @@ class RoutingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AntiEntropyConfig:
+class AntiEntropyConfig(Section):
     """How snapshots travel (node/anti_entropy.py, paper §3.4)."""
 
     poll_interval_s: float = 0.5  # paper §5: Δ_poll = 500 ms
@@ -60,7 +120,7 @@ class AntiEntropyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushBackConfig:
+class PushBackConfig(Section):
     """When a node asks to be left alone (core/push_back.py, paper §3.2)."""
 
     queue_per_slot_max: float = 2.0  # guess
@@ -72,7 +132,7 @@ class PushBackConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestConfig:
+class RequestConfig(Section):
     """The life of one request (node/request.py)."""
 
     open_timeout_s: float = 3.0  # guess
@@ -100,7 +160,7 @@ class RequestConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlayConfig:
+class OverlayConfig(Section):
     """The libp2p host (overlay/)."""
 
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
@@ -123,7 +183,7 @@ class OverlayConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(Section):
     """Which engine serves, and with how much memory (engine/choose.py)."""
 
     kind: str = "auto"
@@ -171,13 +231,16 @@ class EngineConfig:
     stop_grace_s: float = 1.5  # measured: SGLang ends 0.8 s after SIGINT; the whole node has 2.5 s
     """From asking SGLang to end until it is killed."""
 
-
-BODY_BYTES_MAX = 16 * 1024 * 1024
-"""The protocol's own limit: what a frame can carry (docs/protocol.md)."""
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if self.cache_tokens < self.page_size:
+            raise ValueError(
+                f"cache_tokens is {self.cache_tokens}; allowed is at least one page, {self.page_size}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpConfig:
+class HttpConfig(Section):
     """The HTTP face (api/)."""
 
     host: str = "127.0.0.1"
@@ -188,10 +251,6 @@ class HttpConfig:
     """A longer body gets 413. The same bytes travel on the wire, so this bounds frames too."""
     allow_overrides: bool = False
     """Honour `x-peerinfer-policy` and `x-peerinfer-target`."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.body_bytes_max <= BODY_BYTES_MAX:
-            raise ValueError(f"body_bytes_max is {self.body_bytes_max}; allowed are 1 to {BODY_BYTES_MAX}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ not read, so that client's leaving is noticed with the next bytes to it.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -21,12 +22,16 @@ from contextlib import suppress
 import trio
 from hypercorn.config import Config as HypercornConfig
 from hypercorn.events import Closed, Event, RawData
+from hypercorn.protocol.events import Body, Response
+from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr
+
+from peerinfer.api.errors import error_headers, error_json, shutting_down
 
 SEND_TIMEOUT_S = 60.0  # guess
 """A client that takes nothing for this long is gone."""
@@ -39,6 +44,8 @@ INFORMATION = b"HTTP/1.1 1"
 REFUSAL = b"HTTP/1.1 4"
 NO_BODY = b"\r\ncontent-length: 0\r\n"
 """Together they tell hypercorn's own error responses: those of the application have a body."""
+NO_LENGTH = (b"content-length", b"0")
+"""Likewise, before the response became bytes."""
 
 
 class ClientStream:
@@ -171,7 +178,23 @@ class Connection(TCPServer):
 
 
 class Http1(H11Protocol):
-    """HTTP/1.1 that stays what it is: an offer to upgrade to HTTP/2 is ignored, as RFC 9110 allows."""
+    """HTTP/1.1 that stays what it is: an offer to upgrade to HTTP/2 is ignored, as RFC 9110 allows.
+
+    It also says what is true where hypercorn would say 500: that the application was cancelled, before
+    it answered, by the end of the node.
+    """
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        """Send what the application, or hypercorn in its place, has to say."""
+        is_failure = isinstance(event, Response) and event.status_code == 500 and NO_LENGTH in event.headers
+        if not is_failure or trio.current_effective_deadline() > -math.inf:
+            await super().stream_send(event)
+            return
+        error = shutting_down()
+        body = error_json(error)
+        headers = error_headers(error, body, [(b"connection", b"close")])
+        await super().stream_send(Response(event.stream_id, headers, error.status))
+        await super().stream_send(Body(event.stream_id, body))
 
     async def _check_protocol(self, _event: object) -> None:
         return

@@ -45,6 +45,13 @@ def internal_error() -> RequestError:
     return RequestError(INTERNAL_ERROR, status=500, code="internal_error")
 
 
+def shutting_down() -> RequestError:
+    """What a client is told whose request this node will not get to answer any more."""
+    return RequestError(
+        "This node is shutting down; send the request to another one.", status=503, code="shutting_down"
+    )
+
+
 def error_json(error: RequestError) -> bytes:
     """The error object."""
     body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}

@@ -40,4 +40,9 @@ class Serving(Protocol):
         """The body of `/peerinfer/v1/requests/{id}` (docs/schema/decision.json); None if it is not kept."""
 
     def dropped_http(self, reason: str) -> None:
-        """A request was refused for what it is: count it. `reason` is one of a few short words."""
+        """What a client sent was refused for what it is, before it became a request of the node's: count it.
+
+        That is bytes that are no HTTP, a websocket, a foreign host, and every `BadRequestError`: `handle`
+        was not called, so `requests.received` does not count it. A model or a path that is not here is no
+        offence and is not counted. `reason` is one of a few short words.
+        """

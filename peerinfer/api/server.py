@@ -1,7 +1,8 @@
 """The HTTP server: a socket, and hypercorn's trio worker on every connection of it.
 
-It lives in the caller's nursery and ends when it is cancelled, at once: open streams and idle
-connections are cut, nothing is waited for. Between requests it sleeps; nothing polls.
+It lives in the caller's nursery and ends when it is cancelled, at once: a request that has no answer yet
+gets a 503, open streams and idle connections are cut, nothing is waited for. Between requests it sleeps;
+nothing polls.
 """
 
 from __future__ import annotations

@@ -20,16 +20,16 @@ from peerinfer.cli.errors import run_async
 from peerinfer.cli.event_log import events_on_stderr
 from peerinfer.cli.node_options import NodeOptions, addrs_argument, node_options
 from peerinfer.cli.ready import Ready, show_ready
-from peerinfer.cli.serve import starting
+from peerinfer.cli.serve import check_addresses, starting
 from peerinfer.cli.stopping import until_stopped
-from peerinfer.core.fingerprint import Hello, encode_hello
+from peerinfer.core.fingerprint import ROLE_FIELD, Hello, encode_hello
 from peerinfer.core.frames import Ask, Refuse, Request
 from peerinfer.core.types import PeerId
 
 if TYPE_CHECKING:
     from peerinfer.node.ports import Call
 
-ROLE = {"role": "bootstrap"}
+ROLE = {ROLE_FIELD: "bootstrap"}
 FRAME_BYTES_MAX = 64 * 1024
 """Longer frames are not read: it has no use for requests."""
 
@@ -43,6 +43,7 @@ def bootstrap(options: NodeOptions) -> None:
     It helps nodes to find each other, serves no requests and has no HTTP face. ADDR… are peers that it
     joins itself. Ctrl-C stops it.
     """
+    check_addresses(options.config.overlay)
     default = Path(platformdirs.user_data_dir("peerinfer")) / "bootstrap"
     with lock(options.data_dir or default) as data_dir, events_on_stderr():
         run_async(_run, options, data_dir)

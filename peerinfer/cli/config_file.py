@@ -72,7 +72,10 @@ def apply_tables(tables: Mapping[str, Mapping[str, object]], *, where: str) -> C
             if key not in kinds:
                 raise CommandError(f"{where}: [{name}] has no '{key}'; it has {', '.join(kinds)}")
             values[key] = _convert(value, kinds[key], where=f"{where}: [{name}] {key}")
-        sections[name] = dataclasses.replace(section, **values)
+        try:
+            sections[name] = dataclasses.replace(section, **values)
+        except ValueError as error:
+            raise CommandError(f"{where}: [{name}] {error}") from None
     return dataclasses.replace(Config(), **sections)
 
 

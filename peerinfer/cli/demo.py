@@ -29,7 +29,8 @@ from peerinfer.cli.demo_table import (
 from peerinfer.cli.demo_texts import TOPICS
 from peerinfer.cli.errors import INTERRUPTED, end_interrupted_line, run_async
 from peerinfer.cli.model import fetch_with_progress
-from peerinfer.cli.stopping import SIGNALS
+from peerinfer.cli.output import plain_console
+from peerinfer.cli.stopping import signals_that_stop
 from peerinfer.cli.workload import QUESTIONS_PER_PREFIX, Block, Chat, load_mmlu, plan
 
 SEED = 7
@@ -72,7 +73,7 @@ def demo(
     prefixes = -(-requests // QUESTIONS_PER_PREFIX)
     topics = list(TOPICS) if data is None else load_mmlu(data, count=prefixes, seed=SEED)
     blocks = plan(topics, requests=requests, nodes=peers, seed=SEED)
-    console = Console(stderr=json_output, highlight=False, soft_wrap=True)
+    console = plain_console(stderr=json_output)
     engine = (
         "embedded" if engine == "auto" else engine
     )  # an SGLang takes a whole GPU, and these are many nodes
@@ -126,9 +127,8 @@ class Demonstration:
         status.update("warming up")
         for node in self._nodes:
             await node.client.chat(WARM_UP, model=model, max_tokens=1, policy="local")
-        self._console.print(
-            f"\nAll are ready with {model}. Asking each question twice, with routing and without.\n"
-        )
+        self._console.print(f"\nAll are ready with {model}.")
+        self._console.print("Asking each question twice, with routing and without.\n")
         print_header(self._console)
         total = sum(len(block.chats) for block in self._blocks)
         for block in self._blocks:
@@ -176,7 +176,7 @@ class Demonstration:
 
 
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(*SIGNALS) as signals:
+    with trio.open_signal_receiver(*signals_that_stop()) as signals:
         async for _ in signals:
             end_interrupted_line()
             scope.cancel()

@@ -26,7 +26,7 @@ START_TIMEOUT_S = 60.0
 MEET_TIMEOUT_S = 180.0
 """Until every engine is loaded and every node sees all others."""
 LOOK_INTERVAL_S = 0.25
-STOP_TIMEOUT_S = 4.0
+STOP_TIMEOUT_S = 2.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,7 @@ class DemoNode:
     addr: str
     """A multiaddr to join through."""
     model: str
-    engine: str
     client: NodeClient
-    process: trio.Process
-    log: Path
 
     @property
     def url(self) -> str:
@@ -142,10 +139,7 @@ class _Starter:
                         peer_id=ready["peer_id"],
                         addr=ready["listen"][0],
                         model=ready["model"],
-                        engine=ready["engine"],
                         client=client,
-                        process=process,
-                        log=log,
                     )
                 )
                 await process.wait()

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from peerinfer.cli.errors import CommandError, FailedError
+from peerinfer.cli.output import plain_console
 
 
 @click.group()
@@ -24,7 +25,7 @@ def model() -> None:
 @model.command()
 def fetch() -> None:
     """Bring the default model (SmolLM2-135M-Instruct, 98 MB) here, once."""
-    click.echo(fetch_with_progress(Console(stderr=True, highlight=False)))
+    click.echo(fetch_with_progress(plain_console(stderr=True)))
 
 
 @model.command()
@@ -99,7 +100,7 @@ def find_model(named: str | None) -> Path:
     if sys.stdin.isatty() and sys.stderr.isatty():
         question = f"The default model, {DEFAULT_MODEL}, is not here yet. Fetch it now (98 MB)?"
         if click.confirm(question, default=True, err=True):
-            return fetch_with_progress(Console(stderr=True, highlight=False))
+            return fetch_with_progress(plain_console(stderr=True))
     raise CommandError(
         "the default model is not here yet: run `peerinfer model fetch`, give --model FILE.gguf, "
         "or try --engine simulated"

@@ -18,6 +18,7 @@ from peerinfer.cli.addresses import HostPort, checked, parse_host_port, parse_jo
 from peerinfer.cli.config_file import base_config, config_option
 from peerinfer.cli.errors import CommandError
 from peerinfer.config import (
+    RANGES,
     AntiEntropyConfig,
     Config,
     EngineConfig,
@@ -30,8 +31,7 @@ from peerinfer.core.policies import POLICIES
 Section = TypeVar("Section", RoutingConfig, AntiEntropyConfig, OverlayConfig, EngineConfig, HttpConfig)
 
 ENGINES = ("auto", "sglang", "embedded", "simulated")
-POLL_INTERVAL_S = (0.02, 300.0)  # paper §5: the range of Δ_poll that it tries
-PAGE_SIZES = (1, 256)
+PAGE_SIZES = (int(RANGES["page_size"][0]), int(RANGES["page_size"][1]))
 FLAGS = "peerinfer.sglang_flags"
 
 
@@ -128,7 +128,10 @@ def collect(
 def _set(section: Section, **values: object) -> Section:
     """The section with those of the values that were given."""
     given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
-    return replace(section, **given)
+    try:
+        return replace(section, **given)
+    except ValueError as error:  # an option that does not go with what the file says
+        raise CommandError(str(error)) from None
 
 
 addrs_argument = click.argument("addrs", nargs=-1, metavar="[ADDR]...", callback=checked(parse_join))
@@ -185,7 +188,7 @@ _ENGINE: list[Callable[..., Any]] = [
     ),
     click.option(
         "--poll-interval",
-        type=click.FloatRange(*POLL_INTERVAL_S),
+        type=click.FloatRange(*RANGES["poll_interval_s"]),
         metavar="SECONDS",
         help="Between two snapshots of what is cached here."
         f"  [default: {_DEFAULTS.anti_entropy.poll_interval_s}]",

@@ -1,7 +1,7 @@
 """What a node says once its HTTP face answers: where it is, how to use it, and how others join.
 
 The engine may still load and peers may still be missing then; those are told later, a line each
-(node_events.py). Nothing here shows an address that nobody can dial.
+(event_log.py). Nothing here shows an address that nobody can dial.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
+
+from peerinfer.cli.output import plain_console
 
 ADDRS_SHOWN_MAX = 4
 OPEN_SWARM = (
@@ -45,7 +47,7 @@ def show_ready(ready: Ready, *, as_json: bool) -> None:
     if as_json:
         click.echo(ready_json(ready))
     else:
-        print_ready(Console(highlight=False, soft_wrap=True), ready)
+        print_ready(plain_console(), ready)
 
 
 def ready_json(ready: Ready) -> str:
@@ -71,16 +73,12 @@ def print_ready(console: Console, ready: Ready) -> None:
         console.print(f"\n  OpenAI API   {ready.http}/v1")
         for line in curl_lines(ready.http, ready.model or ""):
             console.print(f"               {line}", style="dim")
-    addrs = preferred(ready.addrs)
-    label = "  To join it "
-    for addr in addrs[:ADDRS_SHOWN_MAX]:
-        console.print(
-            f"\n{label}  peerinfer join {addr}"
-            if addr is addrs[0]
-            else f"  or           peerinfer join {addr}"
-        )
-    if not addrs:
-        console.print("\n  Nobody can join it yet: it has no address that others can dial.")
+    console.print()
+    labels = ["To join it", *["or"] * (ADDRS_SHOWN_MAX - 1)]
+    for label, addr in zip(labels, preferred(ready.addrs), strict=False):
+        console.print(f"  {label:<11}  peerinfer join {addr}")
+    if not ready.addrs:
+        console.print("  Nobody can join it yet: it has no address that others can dial.")
     console.print()
     for note in notes(ready):
         console.print(f"  Note: {note}", style="dim")

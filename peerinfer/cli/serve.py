@@ -24,7 +24,7 @@ from peerinfer.cli.model import find_model
 from peerinfer.cli.node_options import NodeCommand, NodeOptions, addrs_argument, node_options
 from peerinfer.cli.ready import Ready, show_ready
 from peerinfer.cli.stopping import until_stopped
-from peerinfer.config import Config, EngineConfig
+from peerinfer.config import Config, EngineConfig, OverlayConfig
 from peerinfer.node.ports import EngineError
 
 if TYPE_CHECKING:  # libp2p takes a second to import, and `--help` needs none of it
@@ -63,6 +63,7 @@ def run_node(options: NodeOptions) -> None:
     """Run a node with an engine until it is stopped. Raises `CommandError`."""
     from peerinfer.api.server import ListenError, open_listener
 
+    check_addresses(options.config.overlay)
     decision = find_engine(options.config.engine)
     config = replace(options.config, engine=decision.config)
     try:
@@ -73,6 +74,19 @@ def run_node(options: NodeOptions) -> None:
     with listening, lock(options.data_dir or default) as data_dir, events_on_stderr():
         why = decision.why if options.config.engine.kind == "auto" else None
         run_async(_run, options, config, why, data_dir, listening)
+
+
+def check_addresses(overlay: OverlayConfig) -> None:
+    """Let addresses pass that the overlay will take, those of a config file too. Raises `CommandError`."""
+    from peerinfer.overlay.addresses import parse_listen_address, parse_peer_address
+
+    try:
+        for addr in overlay.listen:
+            parse_listen_address(addr)
+        for addr in overlay.join:
+            parse_peer_address(addr)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
 
 
 def find_engine(engine: EngineConfig) -> Decision:
@@ -132,6 +146,6 @@ def starting() -> Iterator[None]:
         for leaf in leaves_of(error):
             if isinstance(leaf, AddressInUseError):
                 raise CommandError(f"{leaf.strerror or leaf}; choose another with --listen") from None
-            if isinstance(leaf, EngineError | IdentityError | ValueError):
+            if isinstance(leaf, EngineError | IdentityError):
                 raise CommandError(str(leaf)) from None
         raise

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from peerinfer.cli.client import Answer, api_option, open_client
 from peerinfer.cli.errors import CommandError, run_async
+from peerinfer.cli.output import plain_console, table_console
 
-PIPE_COLUMNS = 200
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 
 
@@ -42,7 +42,7 @@ def ask(text: str, max_tokens: int | None, api: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(answer), ensure_ascii=False))
         return
-    Console(stderr=True, highlight=False, soft_wrap=True).print(provenance(answer), style="dim")
+    plain_console(stderr=True).print(provenance(answer), style="dim")
 
 
 async def _ask(text: str, max_tokens: int | None, api: str, on_text: Callable[[str], None]) -> Answer:
@@ -93,7 +93,7 @@ def status(api: str, as_json: bool) -> None:
     if as_json:
         click.echo(run_async(_get_text, api, "/peerinfer/v1/status"))
         return
-    _print_table(status_table(run_async(_get, api, "/peerinfer/v1/status")))
+    table_console().print(status_table(run_async(_get, api, "/peerinfer/v1/status")))
 
 
 @click.command()
@@ -109,7 +109,7 @@ def peers(api: str, as_json: bool) -> None:
     if not known and not foreign:
         click.echo("no peers yet")
     if known:
-        _print_table(peers_table(known))
+        table_console().print(peers_table(known))
     for peer in foreign:
         click.echo(f"{short(peer.get('peer_id'))} {_foreign(peer.get('differs') or ())}")
 
@@ -119,12 +119,6 @@ def _foreign(differs: Sequence[str]) -> str:
     if "role" in differs:
         return "introduces peers to each other and serves no requests"
     return f"serves something else: {', '.join(differs) or 'its fingerprint'} differs"
-
-
-def _print_table(table: Table) -> None:
-    """A file or a pipe has no width to fit into."""
-    width = None if sys.stdout.isatty() else PIPE_COLUMNS
-    Console(highlight=False, width=width).print(table)
 
 
 async def _get(api: str, path: str) -> dict[str, Any]:
@@ -182,7 +176,7 @@ def peers_table(known: list[Mapping[str, Any]]) -> Table:
         addrs = peer.get("addrs") or ["-"]
         table.add_row(
             short(peer.get("peer_id")),
-            f"[{STATE_STYLES.get(state, 'default')}]{state}[/]",
+            Text(state, style=STATE_STYLES.get(state, "")),
             seconds(peer.get("rtt_s")),
             _number(peer.get("pages")),
             "-" if heard is None else f"{seconds(heard)} ago",

@@ -18,7 +18,12 @@ from peerinfer.cli.errors import CommandError, end_interrupted_line
 
 STOP_S = 2.5
 """From the first signal to the end of the process, at most."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def signals_that_stop() -> list[signal.Signals]:
+    """SIGHUP only where `nohup` did not have it ignored."""
+    hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hang_up]
 
 
 @asynccontextmanager
@@ -34,7 +39,7 @@ async def until_stopped(*, stdin: bool) -> AsyncIterator[None]:
 
 
 async def _stop_on_signal(block: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(*SIGNALS) as signals:
+    with trio.open_signal_receiver(*signals_that_stop()) as signals:
         async for _ in signals:
             if block.cancel_called:
                 os._exit(0)  # who asks twice is in a hurry

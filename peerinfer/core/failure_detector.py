@@ -14,7 +14,7 @@ from peerinfer.config import AntiEntropyConfig
 class FailureDetector:
     """When one peer is to be suspected, and when forgotten. All times are the caller's clock, in seconds."""
 
-    __slots__ = ("_config", "forget_at", "heard_at", "next_within_s", "suspect_at")
+    __slots__ = ("_config", "_link_lost", "forget_at", "heard_at", "next_within_s", "suspect_at")
 
     def __init__(self, config: AntiEntropyConfig, *, now: float) -> None:
         self._config = config
@@ -31,15 +31,20 @@ class FailureDetector:
         if next_within_s is not None:
             self.next_within_s = next_within_s
         self.heard_at = now
+        self._link_lost = False
         self._count_from(now)
 
     def link_lost(self, *, now: float) -> None:
         """The connection broke: a hint at once. Suspected until the next sign of life."""
+        self._link_lost = True
         self.suspect_at = min(self.suspect_at, now)
 
     def restart(self, *, now: float) -> None:
-        """We were frozen ourselves: the silence up to now was ours, not the peer's."""
+        """We were frozen ourselves: the silence up to now was ours, not the peer's. A lost link was not."""
+        suspect_at = self.suspect_at
         self._count_from(now)
+        if self._link_lost:
+            self.suspect_at = suspect_at
 
     def _count_from(self, start: float) -> None:
         patience_s = self._config.suspect_after * self.next_within_s

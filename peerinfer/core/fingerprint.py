@@ -23,6 +23,8 @@ HELLO_FORMAT = 1
 HELLO_FIELDS_MAX = 32
 FIELD_NAME_CHARS_MAX = 64
 FIELD_VALUE_CHARS_MAX = 512
+ROLE_FIELD = "role"
+"""The one field of a peer that serves nothing; its value says what the peer is for, e.g. `bootstrap`."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # would let a peer write on our terminal
 
 

@@ -6,6 +6,7 @@ when something is heard of the peer or sent to it (`weigh`), and lies ready as p
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -16,8 +17,12 @@ from peerinfer.core.estimate import Estimate
 from peerinfer.core.failure_detector import FailureDetector
 from peerinfer.core.types import Load, NodeState, PeerId
 
-ROUND_TRIP_WEIGHT = 0.25  # guess
-"""Of a new sample in the smoothed round trip. Higher: follows a changed path sooner, and noise too."""
+ROUND_TRIPS_KEPT = 6  # guess
+"""The round trip is the least of so many last samples. Higher: less noise, and a path that became longer
+is believed later."""
+SHUN_S_MAX = 60.0  # guess
+"""The longest time for which a peer that fails again and again is left alone."""
+_DOUBLINGS_MAX = 16
 
 
 class PeerStatus(StrEnum):
@@ -52,7 +57,7 @@ class PeerRecord:
     """When the peer last said that its tree is the one held here."""
     next_within_s: float
     round_trip_s: float | None
-    """Smoothed; None until measured."""
+    """The least of the last few; None until measured."""
     load: Load
     unsettled_tokens: int
     """Uncached tokens that this node forwarded and that `load` does not tell of yet."""
@@ -66,12 +71,14 @@ class Peer:
 
     __slots__ = (
         "_config",
+        "_round_trips",
         "addrs",
         "ahead_tokens",
         "confirmed_at",
         "detector",
         "detour_s",
         "estimate",
+        "failures",
         "incarnation",
         "load",
         "load_seq",
@@ -100,6 +107,9 @@ class Peer:
         self.addrs: tuple[str, ...] = ()
         self.round_trip_s: float | None = None
         self.unsettled_tokens = 0
+        self.failures = 0
+        """Of requests in a row."""
+        self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS_KEPT)
         self._config = config.routing
         self.renew(incarnation)
 
@@ -134,10 +144,24 @@ class Peer:
         """A target from this time on, and before `detector.suspect_at`."""
 
     def observe_round_trip(self, seconds: float) -> None:
-        """Smooth a measured round trip into what is known."""
-        known = self.round_trip_s
-        self.round_trip_s = seconds if known is None else known + ROUND_TRIP_WEIGHT * (seconds - known)
+        """Take in a measured round trip. What is slow about it is mostly a busy machine, hence the least."""
+        self._round_trips.append(seconds)
+        self.round_trip_s = min(self._round_trips)
         self.weigh()
+
+    def failed(self, *, wait_s: float, now: float) -> None:
+        """A request failed there: leave the peer alone, each time in a row for twice as long."""
+        wait_s *= 2 ** min(self.failures, _DOUBLINGS_MAX)
+        self.shunned_until = max(self.shunned_until, now + min(wait_s, SHUN_S_MAX))
+        self.failures += 1
+        self.weigh()
+
+    def succeeded(self) -> None:
+        """It served a request, or is connected anew: whatever failed before is over."""
+        if self.failures:
+            self.failures = 0
+            self.shunned_until = -inf
+            self.weigh()
 
     def status(self, *, now: float) -> PeerStatus:
         """What the peer is to us."""

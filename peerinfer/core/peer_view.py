@@ -178,12 +178,17 @@ class PeerView:
     # What this node notices itself
 
     def unanswered(self, peer: PeerId, *, wait_s: float, now: float) -> None:
-        """The peer did not answer a request: leave it alone for so long, whatever its messages say."""
+        """A request failed at the peer: leave it alone for so long, whatever its messages say, and for
+        twice as long each further time, until it serves one or is connected anew."""
         known = self._peers.get(peer)
         if known is not None:
-            until = now + min(wait_s, self._config.push_back.pause_s_max)
-            known.shunned_until = max(known.shunned_until, until)
-            known.weigh()
+            known.failed(wait_s=wait_s, now=now)
+
+    def answered(self, peer: PeerId) -> None:
+        """The peer served a request, or is connected anew."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.succeeded()
 
     def observe_round_trip(self, peer: PeerId, seconds: float) -> None:
         """A round trip to the peer was measured."""

@@ -8,7 +8,6 @@ always means the default.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -256,9 +255,9 @@ def _number(body: Mapping[str, object], name: str, *, default: float, most: floa
     value = body.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(f"`{name}` must be a number", param=name)
-    if not 0 <= value <= most:
+    if not 0 <= value <= most:  # nor is NaN between them; a whole number may be too long for a float
         raise RequestError(f"`{name}` must lie between 0 and {most:g}", param=name)
     return float(value)
 

@@ -9,6 +9,7 @@ for a slot included), and `_stop`.
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -37,6 +38,8 @@ from peerinfer.engine.stream_chunk import StreamShape
 from peerinfer.node.ports import EngineError, EngineSink
 
 Blob = TypeVar("Blob")
+
+log = logging.getLogger("peerinfer.engine")
 
 PREFILL_HALF_LIFE_TOKENS = 1024  # guess: about two prompts
 DECODE_HALF_LIFE_TOKENS = 128  # guess: a few answers
@@ -128,7 +131,7 @@ class PagedEngine(ABC, Generic[Blob]):
 
     @abstractmethod
     async def _serve(self, job: Job) -> None:
-        """Answer a job, up to `job.end`. Raises `EngineError`."""
+        """Answer a job, up to `job.end`. Raises `EngineError`; any other exception is a bug."""
 
     @abstractmethod
     def _stop(self) -> None:
@@ -184,6 +187,7 @@ class PagedEngine(ABC, Generic[Blob]):
             raise context_length_exceeded(request.endpoint, tokens=str(len(tokens)), limit=limit)
 
     async def _work(self, job: Job) -> None:
+        """Serve one job; whatever goes wrong with it ends that job and nothing else."""
         try:
             with job.scope:
                 await self._loaded.wait()
@@ -192,6 +196,9 @@ class PagedEngine(ABC, Generic[Blob]):
                 await self._serve(job)
         except (RequestError, EngineError) as error:
             job.fail(error)
+        except Exception:
+            log.exception("engine=%s failed on a request by a bug", self.info.kind)
+            job.fail(EngineError("the engine failed on this request by a bug; its log says more"))
         finally:
             del self._jobs[job]
             job.close()
@@ -203,6 +210,10 @@ class PagedEngine(ABC, Generic[Blob]):
                 await self._start()
             except EngineError as error:
                 self._failure = str(error)
+                self._set_state(EngineState.FAILING, self._failure)
+            except Exception as error:  # a bug: this node can still answer through its peers
+                log.exception("engine=%s could not start", self.info.kind)
+                self._failure = f"the engine could not start: {error!r}"
                 self._set_state(EngineState.FAILING, self._failure)
             else:
                 self._failure = None

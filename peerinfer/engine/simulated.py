@@ -127,7 +127,7 @@ class SimulatedEngine(PagedEngine[None]):
                 self._prefill = (job, begin + self._overhead_s, begin + self._overhead_s + seconds)
                 job.prefill_left = uncached
                 await trio.sleep(self._overhead_s + seconds)
-            except trio.Cancelled:
+            except BaseException:
                 lease.close()
                 raise
             finally:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import trio
 
+from peerinfer.config import SNAPSHOT_BYTES_MAX
 from peerinfer.core.errors import WireError
-from peerinfer.core.fingerprint import Hello, decode_hello, differing_fields, encode_hello
+from peerinfer.core.fingerprint import ROLE_FIELD, Hello, decode_hello, differing_fields, encode_hello
 from peerinfer.core.peer_view import Applied
 from peerinfer.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from peerinfer.core.types import NodeState, PeerId
@@ -22,7 +23,9 @@ from peerinfer.node.context import Context, log
 from peerinfer.node.ports import PeerLostError
 
 TICK_S = 0.5
-"""How often silence is looked at; also the lateness from which on this node counts itself as frozen."""
+"""How often silence is looked at."""
+FROZEN_S = 1.0  # guess: loading a model holds the event loop for half a second
+"""So late by its own clock, a node was frozen itself, and nobody else was silent."""
 
 
 class AntiEntropy:
@@ -139,13 +142,20 @@ class AntiEntropy:
             self._arrived = trio.Event()
             latest, self._latest = self._latest, {}
             for peer, payload in latest.items():
-                self._apply(peer, payload, kind="gossip")
+                self._apply_guarded(peer, payload, kind="gossip")
                 await trio.lowlevel.checkpoint()  # decoding 20,000 pages takes some ms: let requests through
 
-    def _apply(self, peer: PeerId, payload: bytes, *, kind: str) -> None:
-        config = self._node.config.anti_entropy
+    def _apply_guarded(self, peer: PeerId, payload: bytes, *, kind: str) -> None:
+        """One peer's message must not end the node, whatever it hits on."""
         try:
-            snapshot = decode_snapshot(payload, bytes_max=config.snapshot_bytes_max)
+            self._apply(peer, payload, kind=kind)
+        except Exception:
+            log.exception("peer=%s its %s message failed", peer, kind)
+            self._node.drop(kind, peer, "failed to apply")
+
+    def _apply(self, peer: PeerId, payload: bytes, *, kind: str) -> None:
+        try:
+            snapshot = decode_snapshot(payload, bytes_max=SNAPSHOT_BYTES_MAX)
         except WireError as error:
             self._node.drop(kind, peer, str(error))
             return
@@ -182,17 +192,21 @@ class AntiEntropy:
         finally:
             self._pulled_at[peer] = trio.current_time() + node.config.anti_entropy.pull_interval_s
         try:
-            hello = decode_hello(payload, bytes_max=2 * node.config.anti_entropy.snapshot_bytes_max)
+            hello = decode_hello(payload, bytes_max=2 * SNAPSHOT_BYTES_MAX)
         except WireError as error:
             node.drop("snapshot", peer, str(error))
             return
         if differing := differing_fields(hello.fields, node.engine.info.fingerprint_fields):
-            if peer not in node.foreign:
+            if peer in node.foreign:
+                pass
+            elif role := hello.fields.get(ROLE_FIELD):
+                log.info("peer=%s role=%s", peer, role)
+            else:
                 log.warning("peer=%s serves something else: %s differ", peer, ", ".join(differing))
             node.foreign[peer] = differing
             return
         node.foreign.pop(peer, None)
-        self._apply(peer, hello.snapshot, kind="snapshot")
+        self._apply_guarded(peer, hello.snapshot, kind="snapshot")
 
     # Silence
 
@@ -201,7 +215,7 @@ class AntiEntropy:
         while True:
             await trio.sleep_until(due)
             now = trio.current_time()
-            if now - due > TICK_S:
+            if now - due > FROZEN_S:
                 log.info("this node was frozen for %.1f s; all clocks restart", now - due)
                 self._node.view.restart_clocks(now=now)
             self._log_changes()

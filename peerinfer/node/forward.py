@@ -8,6 +8,7 @@ sends a cancel frame, and leaves the stream only after the peer has confirmed or
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 
@@ -33,6 +34,9 @@ from peerinfer.node.reply import Incoming
 
 REFUSED_WAIT_S = 0.5
 """A peer that refused is left alone at least this long."""
+FAILED_WAIT_S = 1.0
+"""A peer that failed or could not be reached is left alone this long at first. It may be known by gossip
+through others only, or its engine may fail at every request while it looks idle."""
 
 
 class TargetFailedError(Exception):
@@ -45,9 +49,9 @@ class TargetFailedError(Exception):
 
 @asynccontextmanager
 async def send_request(
-    node: Context, r: Incoming, prompt: Prompt, k: Candidate
+    node: Context, r: Incoming, prompt: Prompt, k: Candidate, *, deadline: float
 ) -> AsyncIterator[AsyncIterator[Chunk | End]]:
-    """Have peer k serve the request.
+    """Have peer k serve the request; it may work on it until `deadline`, on trio's clock.
 
     Raises:
         TargetFailedError: k is lost, silent, overloaded, draining or failed.
@@ -59,7 +63,7 @@ async def send_request(
             with exchange.failing(silent_after_s=node.config.request.open_timeout_s):
                 call = await stack.enter_async_context(node.overlay.open_call(k.peer))
             try:
-                await exchange.open(call, r)
+                await exchange.open(call, r, deadline=deadline)
                 yield exchange.chunks(call)
             finally:
                 if not exchange.over:
@@ -92,9 +96,10 @@ class _Exchange:
             raise TargetFailedError("timeout") from None
         except PeerLostError:
             self.over = True
+            self._node.view.unanswered(self._peer, wait_s=FAILED_WAIT_S, now=trio.current_time())
             raise TargetFailedError("lost") from None
 
-    async def open(self, call: Call, r: Incoming) -> None:
+    async def open(self, call: Call, r: Incoming, *, deadline: float) -> None:
         """Send the request and wait until it is accepted."""
         config = self._node.config.request
         sent_at = trio.current_time()
@@ -107,7 +112,7 @@ class _Exchange:
                     fingerprint=self._node.fingerprint,
                     prompt_pages=len(self._prompt.keys),
                     expected_cached_tokens=self._expected,
-                    time_left_s=config.deadline_s,
+                    time_left_s=max(0.0, deadline - sent_at),
                 )
             )
             self.over = False
@@ -125,6 +130,8 @@ class _Exchange:
                 frame = await call.receive()
             match frame:
                 case Data():
+                    if not frame.whole and not _is_json(frame.sse_json):
+                        raise self._misbehaved("a chunk is not JSON")
                     yield Chunk(
                         sse_json=frame.sse_json,
                         text=frame.text,
@@ -158,6 +165,7 @@ class _Exchange:
     def _succeed(self, frame: EndFrame) -> None:
         self.over = True
         self._observe(frame)
+        self._node.view.answered(self._peer)
         self._node.view.update_estimate(  # line 17
             self._peer,
             self._prompt.keys,
@@ -180,11 +188,17 @@ class _Exchange:
                 self._node.view.refused(self._peer, wait_s=max(frame.wait_s, REFUSED_WAIT_S), now=now)
                 return TargetFailedError(frame.code)
             case ErrorFrame():
+                self._node.view.unanswered(self._peer, wait_s=FAILED_WAIT_S, now=trio.current_time())
                 return TargetFailedError("failed")
             case _:
-                self._node.drop("request", self._peer, f"unexpected {type(frame).__name__}")
-                self.over = True  # resets the stream: the two sides no longer agree on where they are
-                return TargetFailedError("protocol")
+                return self._misbehaved(f"unexpected {type(frame).__name__}")
+
+    def _misbehaved(self, what: str) -> TargetFailedError:
+        """The two sides no longer agree on where they are: the stream is reset, the peer left alone."""
+        self.over = True
+        self._node.drop("request", self._peer, what)
+        self._node.view.unanswered(self._peer, wait_s=FAILED_WAIT_S, now=trio.current_time())
+        return TargetFailedError("protocol")
 
     def _observe(self, frame: Accept | Refuse | EndFrame) -> None:
         if frame.load is not None:
@@ -195,3 +209,12 @@ class _Exchange:
                 seq=frame.seq,
                 now=trio.current_time(),
             )
+
+
+def _is_json(chunk: bytes) -> bool:
+    """Whether a chunk can go out to a client, who would choke on anything else."""
+    try:
+        json.loads(chunk)
+    except (ValueError, RecursionError):
+        return False
+    return True

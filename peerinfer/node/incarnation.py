@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+STORED_MAX = 2**44
+"""In ms, the year 2527."""
+
 
 def stored_incarnations(path: Path) -> Callable[[int], int]:
     """A function that gives the next incarnation above its argument, kept in the file `path`."""
@@ -20,6 +23,8 @@ def stored_incarnations(path: Path) -> Callable[[int], int]:
         stored = 0
         with contextlib.suppress(OSError, ValueError):
             stored = int(path.read_text())
+        if not 0 <= stored <= STORED_MAX:
+            stored = 0  # no clock has made it, and it would not fit the wire
         incarnation = max(stored + 1, above + 1, int(time.time() * 1000))
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".new")

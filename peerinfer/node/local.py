@@ -28,17 +28,12 @@ async def run_infer(
 ) -> AsyncIterator[AsyncIterator[Chunk | End]]:
     """Serve a client's request on this node's engine.
 
-    Raises `RequestError` when the queue is full or the engine refuses it, `TargetFailedError` when the
+    Raises `RequestError` when the engine refuses it, `TargetFailedError` when the queue is full or the
     engine fails.
     """
     load = node.engine.load()
     if load.queued >= CLIENT_QUEUE_FACTOR * node.config.request.queued_per_slot_max * load.slots:
-        raise RequestError(
-            f"This node's queue is full ({load.queued} requests wait). Try again later or ask another node.",
-            status=503,
-            code="overloaded",
-            retry_after_s=1.0,
-        )
+        raise TargetFailedError("overloaded")
     uncached = (prompt.tokens or 0) - expected_cached_tokens
     node.view.forwarded(node.me, uncached)  # at once, as for a peer: other decisions must see it
     try:

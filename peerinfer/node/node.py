@@ -154,11 +154,12 @@ class Node:
         self._anti_entropy.message(peer, payload)
 
     def link_up(self, peer: PeerId) -> None:
-        log.info("peer=%s link=up", peer)
+        log.debug("peer=%s link=up", peer)
+        self._context.view.answered(peer)
         self._anti_entropy.want(peer)  # a suspect stays one until its own word comes: it may have restarted
 
     def link_down(self, peer: PeerId) -> None:
-        log.info("peer=%s link=down", peer)
+        log.debug("peer=%s link=down", peer)
         self._context.foreign.pop(peer, None)
         self._context.view.link_down(peer, now=trio.current_time())
 

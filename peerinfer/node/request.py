@@ -16,10 +16,11 @@ import trio
 
 from peerinfer.core.router import Candidate, Prompt, Ranking, rank
 from peerinfer.core.types import Chunk, End, InferRequest, RequestError
-from peerinfer.node.context import Context
+from peerinfer.node.context import Context, log
 from peerinfer.node.decisions import Attempt, Decision
 from peerinfer.node.forward import TargetFailedError, send_request
 from peerinfer.node.local import run_infer
+from peerinfer.node.ports import EngineError
 from peerinfer.node.reply import Incoming, Reply
 
 ENGINE_FAILURES_MAX = 2
@@ -41,6 +42,7 @@ async def handle_request(node: Context, r: Incoming) -> AsyncIterator[Reply]:
     )
     async with AsyncExitStack() as stack:
         stack.enter_context(_kept(node, decision))
+        deadline = decision.started_at + node.config.request.deadline_s
         request, prompt = await _read(node, r)  # lines 1-2
         ranking = _get_best_nodes(node, r, prompt, decision)  # lines 3-5
         for k in _targets(node, r, ranking):  # line 5's k, then §3.3's next best
@@ -48,11 +50,14 @@ async def handle_request(node: Context, r: Incoming) -> AsyncIterator[Reply]:
             decision.attempts.append(attempt)
             decision.chosen, decision.expected_cached_tokens = k.peer, k.expected_cached_tokens
             try:
-                chunks = await _begin(stack, node, r, request, prompt, k)  # lines 6-19
+                chunks = await _begin(stack, node, r, request, prompt, k, deadline)  # lines 6-19
             except TargetFailedError as failure:
                 attempt.outcome = failure.outcome
                 _stop_before_it_harms_more(decision)
                 continue
+            except RequestError:
+                attempt.outcome = "refused"
+                raise
             attempt.outcome = "served"
             break
         else:
@@ -64,13 +69,18 @@ async def handle_request(node: Context, r: Incoming) -> AsyncIterator[Reply]:
             served_by=k.peer,
             route="local" if k.is_me else "forwarded",
             expected_cached_tokens=k.expected_cached_tokens,
-            chunks=_until_end(node, decision, chunks),
+            chunks=_until_end(node, decision, chunks, deadline),
         )
 
 
 async def _read(node: Context, r: Incoming) -> tuple[InferRequest, Prompt]:
     """The request as tokens and page keys; without a tokeniser neither, and load alone decides."""
-    token_ids = await node.tokenizer.encode(r.endpoint, r.body) if node.tokenizer else None
+    token_ids = None
+    if node.tokenizer is not None:
+        try:
+            token_ids = await node.tokenizer.encode(r.endpoint, r.body)
+        except EngineError as error:
+            log.warning("engine=%s cannot tokenise: %s", node.engine.info.kind, error)
     request = InferRequest(id=r.id, endpoint=r.endpoint, body=r.body, raw=r.raw, token_ids=token_ids)
     if token_ids is None:
         return request, Prompt(keys=(), tokens=None)
@@ -120,7 +130,13 @@ def _targets(node: Context, r: Incoming, ranking: Ranking) -> Iterator[Candidate
 
 
 async def _begin(
-    stack: AsyncExitStack, node: Context, r: Incoming, request: InferRequest, prompt: Prompt, k: Candidate
+    stack: AsyncExitStack,
+    node: Context,
+    r: Incoming,
+    request: InferRequest,
+    prompt: Prompt,
+    k: Candidate,
+    deadline: float,
 ) -> AsyncIterator[Chunk | End]:
     """Start on target k and wait for the first chunk; the stack then owns the rest.
 
@@ -134,11 +150,18 @@ async def _begin(
             )
         else:  # line 14
             # Lines 15-18: send, wait for the ack, and on success update the estimate of k's tree.
-            chunks = await attempt.enter_async_context(send_request(node, r, prompt, k))
+            chunks = await attempt.enter_async_context(send_request(node, r, prompt, k, deadline=deadline))
         try:
-            first = await anext(chunks)
+            with trio.fail_at(deadline):
+                first = await anext(chunks)
         except StopAsyncIteration:
             raise TargetFailedError("failed") from None
+        except trio.TooSlowError:
+            raise RequestError(
+                f"No answer within {node.config.request.deadline_s:g} s; try again when there is less to do.",
+                status=504,
+                code="deadline_exceeded",
+            ) from None
         await stack.enter_async_context(attempt.pop_all())
     return _chain(first, chunks)
 
@@ -150,18 +173,17 @@ async def _chain(first: Chunk | End, rest: AsyncIterator[Chunk | End]) -> AsyncI
 
 
 async def _until_end(
-    node: Context, decision: Decision, chunks: AsyncIterator[Chunk | End]
+    node: Context, decision: Decision, chunks: AsyncIterator[Chunk | End], deadline: float
 ) -> AsyncIterator[Chunk | End]:
     """The chunks, then exactly one `End`; an answer that breaks off ends in an error, never in silence."""
-    deadline = decision.started_at + node.config.request.deadline_s
     while True:
         try:
             with trio.fail_at(deadline):
                 item = await anext(chunks)
         except trio.TooSlowError:
-            raise _broken(decision, "exceeded the time limit of a request", status=504) from None
+            raise _broken(node, decision, "exceeded the time limit of a request", status=504) from None
         except (TargetFailedError, StopAsyncIteration):
-            raise _broken(decision, "failed after its first token", status=502) from None
+            raise _broken(node, decision, "failed after its first token", status=502) from None
         if isinstance(item, End):
             decision.cached_tokens = item.cached_tokens
             decision.ended_at = trio.current_time()
@@ -170,13 +192,16 @@ async def _until_end(
         yield item
 
 
-def _broken(decision: Decision, what: str, *, status: int) -> RequestError:
-    decision.attempts[-1].outcome = "broken"
-    return RequestError(
+def _broken(node: Context, decision: Decision, what: str, *, status: int) -> RequestError:
+    """Noted here, since whoever reads the answer may catch it inside its block."""
+    error = RequestError(
         f"The node that served this answer ({decision.chosen}) {what}; send the request again.",
         status=status,
         code="stream_broken",
     )
+    decision.attempts[-1].outcome = "broken"
+    _fail(node, decision, error)
+    return error
 
 
 def _stop_before_it_harms_more(decision: Decision) -> None:
@@ -192,7 +217,9 @@ def _stop_before_it_harms_more(decision: Decision) -> None:
 
 def _nobody(node: Context) -> RequestError:
     """Nobody could answer: say whether waiting helps."""
-    why = f"this node's engine is {node.engine_state} and no peer could serve the request"
+    why = f"this node's engine is {node.engine_state}, and no peer could serve the request"
+    if node.engine_ready:
+        why = f"{node.engine.load().queued} requests wait here, and no peer could serve the request"
     return RequestError(
         f"No node can answer now: {why}. Try again soon.",
         status=503,
@@ -201,16 +228,24 @@ def _nobody(node: Context) -> RequestError:
     )
 
 
+def _fail(node: Context, decision: Decision, error: Exception) -> None:
+    """Note once what a request ended with; a request that was wrong itself is no failure of ours."""
+    if decision.error is not None:
+        return
+    decision.error = error.message if isinstance(error, RequestError) else repr(error)
+    decision.ended_at = trio.current_time()
+    if not isinstance(error, RequestError) or error.status >= 500:
+        node.requests["failed"] += 1
+
+
 @contextmanager
 def _kept(node: Context, decision: Decision) -> Iterator[None]:
     """Keeps the decision, and how it ended if that was before its end."""
     node.decisions.add(decision)
     try:
         yield
-    except RequestError as error:
-        decision.error = error.message
-        if error.status >= 500:
-            node.requests["failed"] += 1
+    except Exception as error:
+        _fail(node, decision, error)
         raise
     finally:
         if decision.ended_at is None:

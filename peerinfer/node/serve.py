@@ -115,13 +115,15 @@ class _Service:
         terminal: Terminal = ErrorFrame(
             id=self._opening.id, code="cancelled", message="cancelled by the peer"
         )
-        async with trio.open_nursery() as nursery:
-            nursery.cancel_scope.deadline = trio.current_time() + self._opening.time_left_s
-            nursery.start_soon(self._watch_cancel, nursery.cancel_scope)
-            terminal = await self._answer(nursery)
-            nursery.cancel_scope.cancel()
-        self._node.load_changed()
-        self._close(terminal)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.cancel_scope.deadline = trio.current_time() + self._opening.time_left_s
+                nursery.start_soon(self._watch_cancel, nursery.cancel_scope)
+                terminal = await self._answer(nursery)
+                nursery.cancel_scope.cancel()
+        finally:  # also when the entry node is gone
+            self._node.load_changed()
+            self._close(terminal)
         await self._call.send(terminal)
 
     async def _answer(self, nursery: trio.Nursery) -> Terminal:
@@ -184,6 +186,11 @@ class _Service:
         except EngineError as error:
             log.warning("engine=%s failed: %s", node.engine.info.kind, error)
             return ErrorFrame(id=opening.id, code="engine_failed", message=str(error))
+        except PeerLostError:
+            raise
+        except Exception:  # a bug costs this request, and neither the stream nor the node
+            log.exception("peer=%s request=%s could not be served", self._call.peer, opening.id)
+            return ErrorFrame(id=opening.id, code="internal_error", message="the serving node failed")
 
     async def _tokenise(self, body: Mapping[str, object]) -> tuple[tuple[int, ...] | None, list[PageKey]]:
         if self._node.tokenizer is None:

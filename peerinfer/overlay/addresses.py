@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -116,6 +117,18 @@ def dialable(addrs: Iterable[str], *, loopback: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(addr for addr in found if addr))[:ADDRESSES_PER_PEER_MAX]
 
 
+def as_strings(addrs: Iterable[Any]) -> list[str]:
+    """The library's addresses as strings, without those that cannot be written.
+
+    It keeps what a peer sent as bytes, and parses them when somebody looks.
+    """
+    found: list[str] = []
+    for addr in addrs:
+        with suppress(Exception):  # whatever its parsers of the parts raise
+            found.append(str(addr))
+    return found
+
+
 async def resolve(addr: str) -> list[Any]:
     """The library's form of an address, one for each IP that a name stands for. Raises OSError."""
     (kind, host), (_, port) = _parse(addr)
@@ -149,9 +162,9 @@ def _dialable(addr: str, *, loopback: bool) -> str | None:
 def _check_transport(text: str, parts: list[tuple[str, str]], *, listening: bool) -> None:
     """The first two parts: a host of this kind, and a TCP port."""
     hosts = _IP if listening else _IP + _DNS
-    kind, host = parts[0]
-    if kind not in hosts or len(parts) < 2 or parts[1][0] != "tcp":
+    if len(parts) < 2 or parts[0][0] not in hosts or parts[1][0] != "tcp":
         raise ValueError(f"{text}: only {', '.join(f'/{each}' for each in hosts)} with /tcp are supported")
+    kind, host = parts[0]
     if kind in _IP and ipaddress.ip_address(host).is_multicast:
         raise ValueError(f"{text}: a multicast address is no peer")
     if not listening and kind in _IP and ipaddress.ip_address(host).is_unspecified:

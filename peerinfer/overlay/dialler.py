@@ -165,6 +165,8 @@ class Dialler:
                     reason = f"{addr}: no answer within {self._config.dial_timeout_s:g} s"
                 except DialError as error:
                     reason = f"{addr}: {error}"
+                except Exception as error:  # its fault or ours, and no reason to dial nobody any more
+                    reason = f"{addr}: {error!r}"
         target.dialling = False
         if target.peer not in self._linked_at:
             self._failed(target, reason)

@@ -126,7 +126,8 @@ class IncomingExchange(Exchange):
         """A frame came in. Raises `WireError` if it does not belong here."""
         if frame.id != self.id or not isinstance(frame, Cancel):
             raise WireError(f"t: {type(frame).__name__} {frame.id!r} came within exchange {self.id!r}")
-        self._keep(frame, size)
+        if not self.ended:  # a cancel that crossed with the terminal frame is nobody's fault
+            self._keep(frame, size)
 
     async def serve(self, sink: OverlaySink, opening: Request | Ask) -> None:
         """Have the sink serve it. What goes wrong there costs this stream, nothing else."""

@@ -8,6 +8,7 @@ the window, and five seconds later the other side's write fails.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,11 @@ from peerinfer.core.frame_codec import decode_frame, encode_frame
 from peerinfer.core.frames import Frame
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
+from peerinfer.overlay.contained import contained
 from peerinfer.overlay.framing import Deframer, with_length
 from peerinfer.overlay.hardening import RESET_S, forget_stream
+
+log = logging.getLogger("peerinfer.overlay")
 
 READ_BYTES = 64 * 1024
 """One yamux frame's worth."""
@@ -56,11 +60,15 @@ class FrameStream:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write_all)
                     nursery.start_soon(self._read_all, deliver)
+        except Exception as error:  # the stream's one boundary: nothing else ends with it
+            log.warning("peer=%s its stream failed: %r", self.peer, error)
+            self.lose("the stream failed")
         finally:
             self.lose("the overlay is closing")
-            with trio.move_on_after(RESET_S, shield=True):
-                await self._stream.reset()
-                await forget_stream(self._stream)
+            with contained("resetting its stream", peer=self.peer):
+                with trio.move_on_after(RESET_S, shield=True):
+                    await self._stream.reset()
+                    await forget_stream(self._stream)
 
     async def send(self, frame: Frame) -> None:
         """Hand a frame to the writer, who takes one at a time. Cancelled, it was not handed over.

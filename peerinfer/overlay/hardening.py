@@ -1,8 +1,9 @@
 """What py-libp2p 0.8.1 gets wrong, and what keeps a node alive in spite of it.
 
 Five defects (S1-S5) let a cancelled task, a peer's bytes or bad timing take down a connection or the
-whole host; each has one function here that says what is wrong, and one test that fails without it.
-Behind them stand the leaks. None of it holds for another version than the one that pyproject.toml pins.
+whole host. Behind them stand those that lose messages, waste frames and leak. Each has one function here
+that says what is wrong, and a test that fails without it. None of it holds for another version than the
+one that pyproject.toml pins.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 from libp2p.tools.anyio_service import background_trio_service
+
+from peerinfer.core.types import PeerId
+from peerinfer.overlay.contained import contained
 
 log = logging.getLogger("peerinfer.overlay")
 
@@ -55,45 +59,6 @@ def write_frames_whole() -> None:
     setattr(Yamux, "_write_frame", _write_frame_whole)  # noqa: B010 - mypy forbids the plain assignment
 
 
-_write_in_frames = YamuxStream.write
-
-
-async def _write_alone(self: Any, data: bytes) -> None:
-    async with self.__dict__.setdefault("_one_writer", trio.Lock()):
-        await _write_in_frames(self, data)
-
-
-def write_messages_whole() -> None:
-    """Two tasks that write to one stream mix their messages as soon as one is longer than a frame.
-
-    Pubsub does that whenever a peer subscribes: what it replays goes out beside the peer's queue, and
-    the peer finds no message in the result. Patches the class: once is enough for the process.
-    """
-    setattr(YamuxStream, "write", _write_alone)  # noqa: B010
-
-
-async def _grant_window_in_halves(self: Any, *, bytes_read: int = 0) -> None:
-    async with self.window_lock:
-        self._pending_recv_release += bytes_read
-        granted = self._pending_recv_release
-        if granted < self.target_recv_window // 2:
-            return
-        self._pending_recv_release = 0
-        self.recv_window += granted
-        granted += self._apply_autotune_epoch(len(self.conn.stream_buffers.get(self.stream_id, b"")))
-    await self.send_window_update(granted)
-
-
-def grant_window_in_halves() -> None:
-    """Every read, of a single byte too, answers with a frame that grants its bytes to the sender again.
-
-    In an idle swarm those were two of three frames sent (measured). Granting when half of the window
-    was read is what other implementations do; a sender that waits then always has a reader with bytes
-    to read. Patches the class: once is enough for the process.
-    """
-    setattr(YamuxStream, "_auto_tune_and_send_window_update", _grant_window_in_halves)  # noqa: B010
-
-
 def guard_streams(network: Any, report: Report) -> None:
     """S2: an exception that leaves any stream's handler takes down the host, garbage on meshsub for one."""
     handle = network.common_stream_handler
@@ -102,8 +67,9 @@ def guard_streams(network: Any, report: Report) -> None:
         try:
             await handle(stream)
         except Exception as error:
-            report(stream.muxed_conn.peer_id.to_base58(), str(stream.get_protocol()), error)
-            with trio.move_on_after(RESET_S, shield=True):
+            peer = PeerId(stream.muxed_conn.peer_id.to_base58())
+            report(peer, str(stream.get_protocol()), error)
+            with contained("resetting a stream", peer=peer), trio.move_on_after(RESET_S, shield=True):
                 await stream.reset()
 
     network.set_stream_handler(guarded)
@@ -116,8 +82,9 @@ async def _run_connection_guarded(self: Any) -> None:
     try:
         await _run_connection(self)
     except Exception as error:
-        log.warning("peer=%s its connection failed: %r", self.muxed_conn.peer_id.to_base58(), error)
-        with trio.move_on_after(RESET_S, shield=True):
+        peer = PeerId(self.muxed_conn.peer_id.to_base58())
+        log.warning("peer=%s its connection failed: %r", peer, error)
+        with contained("closing its connection", peer=peer), trio.move_on_after(RESET_S, shield=True):
             await self.close()
 
 
@@ -172,6 +139,38 @@ def noise_only(key_pair: Any) -> dict[TProtocol, Any]:
     return {NOISE: NoiseTransport(key_pair, noise_privkey=noise_key)}
 
 
+@asynccontextmanager
+async def services_running(services: list[Any]) -> AsyncIterator[None]:
+    """S5: a peer that comes in before pubsub runs crashes it. Enter this before the listener.
+
+    The services run and are ready when it is entered, in the order given.
+    """
+    if not services:
+        yield
+        return
+    async with background_trio_service(services[0]), services_running(services[1:]):
+        if hasattr(services[0], "wait_until_ready"):
+            await services[0].wait_until_ready()
+        yield
+
+
+_write_in_frames = YamuxStream.write
+
+
+async def _write_alone(self: Any, data: bytes) -> None:
+    async with self.__dict__.setdefault("_one_writer", trio.Lock()):
+        await _write_in_frames(self, data)
+
+
+def write_messages_whole() -> None:
+    """Two tasks that write to one stream mix their messages as soon as one is longer than a frame.
+
+    Pubsub does that whenever a peer subscribes: what it replays goes out beside the peer's queue, and
+    the peer finds no message in the result. Patches the class: once is enough for the process.
+    """
+    setattr(YamuxStream, "write", _write_alone)  # noqa: B010
+
+
 def keep_subscriptions(pubsub: Any) -> None:
     """When one stream to a peer breaks, pubsub forgets what the peer subscribed to, and opens a new stream.
 
@@ -189,19 +188,26 @@ def keep_subscriptions(pubsub: Any) -> None:
     pubsub._forget_all_subscriptions = forget_if_gone
 
 
-@asynccontextmanager
-async def services_running(services: list[Any]) -> AsyncIterator[None]:
-    """S5: a peer that comes in before pubsub runs crashes it. Enter this before the listener.
+async def _grant_window_in_halves(self: Any, *, bytes_read: int = 0) -> None:
+    async with self.window_lock:
+        self._pending_recv_release += bytes_read
+        granted = self._pending_recv_release
+        if granted < self.target_recv_window // 2:
+            return
+        self._pending_recv_release = 0
+        self.recv_window += granted
+        granted += self._apply_autotune_epoch(len(self.conn.stream_buffers.get(self.stream_id, b"")))
+    await self.send_window_update(granted)
 
-    The services run and are ready when it is entered, in the order given.
+
+def grant_window_in_halves() -> None:
+    """Every read, of a single byte too, answers with a frame that grants its bytes to the sender again.
+
+    In an idle swarm those were two of three frames sent (measured). Granting when half of the window
+    was read is what other implementations do; a sender that waits then always has a reader with bytes
+    to read. Patches the class: once is enough for the process.
     """
-    if not services:
-        yield
-        return
-    async with background_trio_service(services[0]), services_running(services[1:]):
-        if hasattr(services[0], "wait_until_ready"):
-            await services[0].wait_until_ready()
-        yield
+    setattr(YamuxStream, "_auto_tune_and_send_window_update", _grant_window_in_halves)  # noqa: B010
 
 
 def bound_gossip_memory(pubsub: Any, router: Any) -> None:

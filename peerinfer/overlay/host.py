@@ -7,7 +7,9 @@ dialler and the liveness watch do that.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +32,11 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import hardening
+from peerinfer.overlay.contained import contained
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.hardening import RESET_S, Report
+
+log = logging.getLogger("peerinfer.overlay")
 
 CONNECTIONS_MAX = 512  # guess
 NEGOTIATION_S = 5.0  # guess: two round trips
@@ -161,9 +166,12 @@ async def open_stream(host: Host, peer: PeerId, protocol: str) -> Any:
         raise PeerLostError(f"the peer does not speak {protocol}") from None
     except (*STREAM_ERRORS, trio.TooSlowError) as error:
         raise PeerLostError(f"no stream: {type(error).__name__}") from None
+    except Exception as error:  # the library parses the peer's answer, and raises what its parsers raise
+        log.warning("peer=%s opening a stream for %s failed: %r", peer, protocol, error)
+        raise PeerLostError(f"no stream: {type(error).__name__}") from None
     finally:
         if stream is not None:
-            with trio.move_on_after(RESET_S, shield=True):
+            with contained("resetting a stream", peer=peer), trio.move_on_after(RESET_S, shield=True):
                 await stream.reset()
 
 
@@ -182,6 +190,8 @@ async def dial(host: Host, peer: PeerId, addr: Any) -> None:
 
 async def abort(connection: Any) -> None:
     """Close a connection whose peer may take no more bytes: the socket first, since goodbyes would block."""
+    peer = PeerId(connection.muxed_conn.peer_id.to_base58())
     with trio.move_on_after(RESET_S, shield=True):
-        await connection.muxed_conn.secured_conn.close()
-        await connection.close()
+        for close in (connection.muxed_conn.secured_conn.close, connection.close):
+            with contained("closing its connection", peer=peer), suppress(*STREAM_ERRORS):
+                await close()

@@ -16,6 +16,7 @@ from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Call, Link, OverlaySink
 from peerinfer.overlay.addresses import check_free, parse_listen_address, parse_peer_address
 from peerinfer.overlay.identity import load_or_create_identity
+from peerinfer.overlay.single_error import single_error
 from peerinfer.overlay.swarm import Swarm, SwarmSettings
 
 
@@ -64,11 +65,12 @@ class LibP2POverlay:
         assert self._swarm is None, "it runs already"
         for addr in self._settings.listen:
             check_free(addr)
-        async with Swarm.run(self._settings, sink) as self._swarm:
-            try:
-                yield
-            finally:
-                self._swarm = None
+        with single_error():
+            async with Swarm.run(self._settings, sink) as self._swarm:
+                try:
+                    yield
+                finally:
+                    self._swarm = None
 
     def addrs(self) -> tuple[str, ...]:
         """Multiaddrs, with `/p2p/…`, under which others can dial this node; none while it does not run."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -15,7 +16,8 @@ from libp2p.rcmgr import Direction
 
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Link
-from peerinfer.overlay.addresses import dialable
+from peerinfer.overlay.addresses import as_strings, dialable
+from peerinfer.overlay.contained import contained
 from peerinfer.overlay.host import Host, abort, is_open
 from peerinfer.overlay.liveness import Liveness
 
@@ -45,6 +47,9 @@ class Links:
     def __contains__(self, peer: object) -> bool:
         return peer in self._links
 
+    def __len__(self) -> int:
+        return len(self._links)
+
     def links(self) -> Mapping[PeerId, Link]:
         """The peers that are connected now, with what is known of their addresses by now."""
         for peer, link in self._links.items():
@@ -58,10 +63,11 @@ class Links:
         In a task of its own: the library would swallow what goes wrong in the functions that are told.
         """
         async for peer, lost in self._changes:
-            if lost is None:
-                up(peer)
-            else:
-                down(peer, lost)
+            with contained("telling of its link", peer=peer):
+                if lost is None:
+                    up(peer)
+                else:
+                    down(peer, lost)
 
     async def connected(self, _network: Any, connection: Any) -> None:
         """The library has one more connection."""
@@ -92,11 +98,15 @@ class Links:
     async def _watch(self, peer: PeerId, connection: Any) -> None:
         """Abort the connection when its peer falls silent, and see that it leaves the books."""
         liveness = Liveness(connection, interval_s=self._ping_interval_s, timeout_s=self._ping_timeout_s)
-        if await liveness.wait_silent():
+        failed = True
+        with contained("the watch over its connection", peer=peer):
+            failed = await liveness.wait_silent()
+        if failed:
             await abort(connection)
         await trio.sleep(GONE_S)
-        if connection in self._connections(peer):  # whoever closed it was cancelled on the way
-            self._host.network.remove_conn(connection)
+        with contained("forgetting its connection", peer=peer):
+            if connection in self._connections(peer):  # whoever closed it was cancelled on the way
+                self._host.network.remove_conn(connection)
         self._settle(peer)
 
     def _settle(self, peer: PeerId) -> None:
@@ -115,16 +125,14 @@ class Links:
 
     def _addrs(self, peer: PeerId) -> tuple[str, ...]:
         """Where the peer was reached, then what it announced."""
-        reached = [
-            str(addr)
-            for each in self._connections(peer)
+        connections = self._connections(peer)
+        addrs = [
+            addr
+            for each in connections
             if each.direction == Direction.OUTBOUND
             for addr in each.get_transport_addresses()
         ]
-        announced: list[str] = []
-        for each in self._connections(peer)[:1]:
-            try:
-                announced = [str(a) for a in self._host.host.get_peerstore().addrs(each.muxed_conn.peer_id)]
-            except PeerStoreError:
-                announced = []
-        return dialable(reached + announced, loopback=True)
+        for each in connections[:1]:
+            with suppress(PeerStoreError):
+                addrs += self._host.host.get_peerstore().addrs(each.muxed_conn.peer_id)
+        return dialable(as_strings(addrs), loopback=True)

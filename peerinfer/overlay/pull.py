@@ -5,7 +5,9 @@ It is how a node gets what it missed on the topic, and how it learns why another
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -14,9 +16,12 @@ from peerinfer.core.errors import WireError
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import OverlaySink, PeerLostError
 from peerinfer.overlay.backoff import TokenBucket
+from peerinfer.overlay.contained import contained
 from peerinfer.overlay.frame_stream import READ_BYTES, STREAM_ERRORS
 from peerinfer.overlay.framing import Deframer, with_length
 from peerinfer.overlay.hardening import RESET_S
+
+log = logging.getLogger("peerinfer.overlay")
 
 SNAPSHOT_PROTOCOL = "/peerinfer/snapshot/1"
 HELLO_BYTES_MAX = 512 * 1024
@@ -48,8 +53,11 @@ class Pull:
             raise PeerLostError(f"refused: {error}") from None
         except STREAM_ERRORS as error:
             raise PeerLostError(f"the stream broke: {type(error).__name__}") from None
+        except Exception as error:
+            log.warning("peer=%s pulling from it failed: %r", peer, error)
+            raise PeerLostError(f"the stream failed: {type(error).__name__}") from None
         finally:
-            with trio.move_on_after(RESET_S, shield=True):
+            with contained("the end of a pull", peer=peer), trio.move_on_after(RESET_S, shield=True):
                 await stream.reset()
 
     async def accept(self, stream: Any) -> None:
@@ -58,12 +66,13 @@ class Pull:
         bucket = self._rates.setdefault(
             peer, TokenBucket(rate_per_s=PULLS_PER_S_MAX, burst=PULLS_AT_ONCE_MAX)
         )
-        try:
+        with contained("answering its pull", peer=peer):
             if bucket.take(now=trio.current_time()):
-                await stream.write(with_length(self._sink.hello()))
-                await stream.close()
+                with suppress(*STREAM_ERRORS):
+                    await stream.write(with_length(self._sink.hello()))
+                    await stream.close()
+                    return
             else:
                 self._sink.dropped("snapshot", peer, "too many pulls")
-                await stream.reset()
-        except STREAM_ERRORS:
+        with contained("resetting its pull", peer=peer):
             await stream.reset()

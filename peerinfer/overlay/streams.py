@@ -170,6 +170,8 @@ class Streams:
                 self._keep(pool, opening.stream)
             raise
         if opening.stream is None:
+            if pool.calls.value == self._config.streams_per_peer_max - 1 and not pool.idle:
+                self._pools.pop(peer, None)  # nobody else calls it: it may be a stranger
             raise PeerLostError(opening.error)
         return opening.stream
 

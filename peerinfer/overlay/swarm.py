@@ -24,11 +24,13 @@ from peerinfer.node.ports import Link, OverlaySink
 from peerinfer.overlay.addresses import (
     AddressInUseError,
     advertised,
+    as_strings,
     dialable,
     is_peer_id,
     on_loopback,
     resolve,
 )
+from peerinfer.overlay.contained import contained
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.discovery import Discovery
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
@@ -89,7 +91,7 @@ class Swarm:
         self.pull = Pull(sink=sink, open_stream=lambda peer: open_stream(host, peer, SNAPSHOT_PROTOCOL))
         self.topic = None if settings.topic is None else self._make_topic(settings.topic)
         self._dialler = Dialler(me=settings.me, config=config, dial=self._dial, draw=random.random)
-        self._discovery = Discovery(host, nursery=nursery, linked=self.links, found=self._found)
+        self._discovery = Discovery(host, nursery=nursery, links=self.links, found=self._found)
         host.host.set_stream_handler(TProtocol(REQUEST_PROTOCOL), self.streams.accept)
         host.host.set_stream_handler(TProtocol(SNAPSHOT_PROTOCOL), self.pull.accept)
         host.network.register_notifee(self.links)
@@ -125,7 +127,7 @@ class Swarm:
 
     def addrs(self) -> tuple[str, ...]:
         """What others are told, with `/p2p/…`."""
-        return tuple(str(addr) for addr in self.host.host.get_addrs())
+        return tuple(as_strings(self.host.host.get_addrs()))
 
     def learn(self, peer: PeerId, addrs: Sequence[str]) -> None:
         """Addresses that a peer announced."""
@@ -197,11 +199,15 @@ class Swarm:
     async def _remember(self) -> None:
         while True:
             await trio.sleep(SAVE_S)
+            self._save()
+
+    def _save(self) -> None:
+        with contained("saving the known peers"):
             save_known_peers(self._settings.data_dir, self.links.links())
 
     async def _say_goodbye(self) -> None:
         """Close the listeners, then all connections side by side, whatever this node is cancelled by."""
-        save_known_peers(self._settings.data_dir, self.links.links())
+        self._save()
         with trio.move_on_after(GOODBYE_S, shield=True):
             async with trio.open_nursery() as nursery:
                 for listener in self.host.network.listeners.values():
@@ -218,12 +224,12 @@ class Swarm:
 
 async def _close(closable: Any) -> None:
     """A goodbye that the other side does not want to hear is none the worse."""
-    with suppress(*STREAM_ERRORS):
+    with contained("saying goodbye"), suppress(*STREAM_ERRORS):
         await closable.close()
 
 
 def _advertise(listening: list[Any]) -> list[Any]:
-    return [Multiaddr(addr) for addr in advertised(str(addr) for addr in listening)]
+    return [Multiaddr(addr) for addr in advertised(as_strings(listening))]
 
 
 def _root(error: BaseException) -> str:

@@ -9,6 +9,7 @@ author, or signed by somebody else.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -18,6 +19,7 @@ from peerinfer.config import OverlayConfig
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import OverlaySink
 from peerinfer.overlay.backoff import TokenBucket
+from peerinfer.overlay.contained import contained
 
 GOSSIP_BYTES_MAX = 256 * 1024 + 16 * 1024
 """The longest snapshot and what is around it. From 1,048,376 bytes the library loses messages silently."""
@@ -59,7 +61,9 @@ class Topic:
             message = await subscription.get()
             author = _base58(message.from_id)
             if author != self._me:
-                self._sink.gossip(author, message.data)
+                refuse = partial(self._sink.dropped, "gossip", author)
+                with contained("taking its message on the topic", peer=author, refuse=refuse):
+                    self._sink.gossip(author, message.data)
 
     async def _push_and_count(self, forwarder: Any, message: Any) -> None:
         """The library drops what is not signed by its author silently: count it."""

@@ -157,10 +157,11 @@ async def test_error_within_a_stream_ends_it_without_done(face: Face) -> None:
 
 async def test_error_within_a_whole_answer_names_the_server(face: Face) -> None:
     """Nothing was sent yet, so the status is the error's, and the headers say who broke off."""
-    face.node.steps[2:] = [RequestError("the peer is gone", status=502)]
+    face.node.steps[2:] = [RequestError("the peer is gone", status=502, code="stream_broken")]
     response = await face.post(CHAT, json=chat_body())
     assert response.status_code == 502
-    assert response.json()["error"]["message"] == "the peer is gone"
+    error = response.json()["error"]
+    assert (error["message"], error["code"]) == ("the peer is gone", "stream_broken")
     assert response.headers["x-peerinfer-served-by"] == OTHER
 
 
@@ -169,6 +170,7 @@ async def test_answer_without_its_end_is_an_error(face: Face, stream: bool) -> N
     face.node.steps.pop()
     response = await face.post(CHAT, json=chat_body(stream=stream))
     assert "broke off" in response.text
+    assert '"code": "stream_broken"' in response.text
     assert "[DONE]" not in response.text
     assert response.status_code == (200 if stream else 502)
 

@@ -113,6 +113,33 @@ async def test_refused_requests_show_in_the_status() -> None:
         assert (await client.get("/peerinfer/v1/status")).json()["dropped"]["http"] == 2
 
 
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize("number", [HUGE, f"-{HUGE}", "1e999", "-1e999", "NaN", "-Infinity"])
+@pytest.mark.parametrize(
+    "name",
+    ["temperature", "top_p", "max_tokens", "max_completion_tokens", "n", "seed", "presence_penalty", "top_k"],
+)
+async def test_numbers_beyond_measure_are_refused_by_name_or_mean_what_they_say(
+    name: str, number: str
+) -> None:
+    """JSON has whole numbers without end, and Python reads 1e999 as infinite; none of them is a bug of ours.
+
+    A limit on tokens and a seed may be as large as the client likes; the sign of an integer seed is free."""
+    messages = '[{"role": "user", "content": "Hi"}]'
+    raw = f'{{"model": "simulated", "messages": {messages}, "stop": "e", "{name}": {number}}}'
+    engine = SimulatedEngine(prefill_tokens_per_s=1e6, decode_tokens_per_s=1e6, overhead_s=0)
+    async with alone(engine) as client:
+        answer = await client.post(CHAT, content=raw, headers={"content-type": "application/json"})
+    is_fine = number == HUGE and name in ("max_tokens", "max_completion_tokens")
+    if is_fine or (name == "seed" and number in (HUGE, f"-{HUGE}")):
+        assert answer.status_code == 200
+    else:
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == (None if number in ("NaN", "-Infinity") else name)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 async def test_client_that_leaves_frees_the_engine(stream: bool, phase: str) -> None:

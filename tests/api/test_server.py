@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -13,7 +15,7 @@ import trio.testing
 from peerinfer.api import server
 from peerinfer.api.server import ListenError, base_url, open_listener, serve_http
 from peerinfer.config import HttpConfig
-from tests.api.scripted import Face, ScriptedNode, chat_body
+from tests.api.scripted import Face, ScriptedNode, chat_body, raw_post
 
 
 def taken_port() -> socket.socket:
@@ -124,6 +126,61 @@ async def test_cancelled_face_ends_within_a_second(
         await client.aclose()
     with pytest.raises(OSError, match="connect"):
         await trio.open_tcp_stream("127.0.0.1", face.port)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_requests_without_an_answer_yet_are_told_that_the_node_shuts_down(
+    node: ScriptedNode, stream: bool
+) -> None:
+    """Not that it failed: a 500 would be a bug's, and clients do not send it again to another node."""
+    node.prefill = [trio.Event()]
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(20):
+            url = await nursery.start(serve_http, node, HttpConfig(port=0, port_is_default=False))
+            client = await Face(url, node).send_chat(stream=stream)
+            await node.received(1)
+        nursery.cancel_scope.cancel()
+    head, _, body = (await everything(client)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"connection: close" in head.lower()
+    error = json.loads(body)["error"]
+    assert (error["type"], error["code"]) == ("server_error", "shutting_down")
+
+
+async def test_request_whose_body_is_not_here_yet_is_told_that_the_node_shuts_down(
+    node: ScriptedNode,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(20):
+            url = await nursery.start(serve_http, node, HttpConfig(port=0, port_is_default=False))
+            client = await Face(url, node).connect()
+            await client.send_all(raw_post("/v1/chat/completions", chat_body())[:-5])
+            await trio.testing.wait_all_tasks_blocked(0.1)
+        nursery.cancel_scope.cancel()
+    assert (await everything(client)).startswith(b"HTTP/1.1 503 ")
+
+
+async def test_stream_just_ends_when_the_node_shuts_down(node: ScriptedNode) -> None:
+    node.steps[1:1] = [trio.Event()]
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(20):
+            url = await nursery.start(serve_http, node, HttpConfig(port=0, port_is_default=False))
+            client = await Face(url, node).send_chat(stream=True)
+            begun = await client.receive_some(65536)
+        nursery.cancel_scope.cancel()
+    answer = begun + await everything(client)
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"[DONE]" not in answer
+
+
+async def everything(client: trio.SocketStream) -> bytes:
+    """What comes until the connection ends."""
+    answer = b""
+    async with client:
+        with trio.fail_after(10), suppress(trio.BrokenResourceError):  # a reset is an end as well
+            async for piece in client:
+                answer += piece
+    return answer
 
 
 class Wakeups(trio.abc.Instrument):

@@ -120,6 +120,16 @@ def test_peers_has_a_line_per_peer_and_names_what_differs_at_foreign_ones(script
     assert foreign == "…DDDDDD serves something else: chat_template differs"
 
 
+def test_what_peers_say_is_never_read_as_markup(scripted_node: Any) -> None:
+    """A peer that calls its state `[red]` is shown so."""
+    peer = {"peer_id": "12D3KooWaaaBBBBBB", "addrs": ["[/bold]"], "state": "[red]:x:"}
+    scripted_node.json["/peerinfer/v1/peers"] = {"peers": [peer], "foreign": []}
+    result = run("peers", "--api", scripted_node.url)
+    assert result.exit_code == 0
+    assert "[red]:x:" in result.stdout
+    assert "[/bold]" in result.stdout
+
+
 def test_no_peers_are_told_as_such(scripted_node: Any) -> None:
     scripted_node.json["/peerinfer/v1/peers"] = {"peers": [], "foreign": []}
     assert run("peers", "--api", scripted_node.url).stdout == "no peers yet\n"

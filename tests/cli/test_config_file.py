@@ -61,6 +61,13 @@ def test_options_and_tables_come_from_the_file_and_the_command_line_wins(tmp_pat
         ("[request]\nattempts_max = true", "[request] attempts_max: True is not int"),
         ("[overlay]\nlisten = 'x'", "[overlay] listen: 'x' is not a list of strings"),
         ("[overlay]\nlisten = [1]", "[overlay] listen: [1] is not a list of strings"),
+        ("[request]\nattempts_max = 0", "[request] attempts_max is 0; allowed is 1 or more"),
+        (
+            "[anti_entropy]\nsnapshot_bytes_max = 262145",
+            "[anti_entropy] snapshot_bytes_max is 262145; allowed is 4096 to 262144",
+        ),
+        ("[http]\nbody_bytes_max = 0", "[http] body_bytes_max is 0; allowed is 1 to 16777216"),
+        ("[routing]\nforward_margin_s = nan", "[routing] forward_margin_s is nan; allowed is 0 or more"),
         ("poll-interval = 'soon'", "'soon' is not a valid float"),
         ("=", "Invalid statement"),
     ],

@@ -22,6 +22,7 @@ from peerinfer.overlay.libp2p import LibP2POverlay
 from peerinfer.sim.network import Conditions, SimNetwork
 from tests.overlay.peer_process import FRAME_BYTES_MAX, TOPIC, serve
 
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -114,6 +115,9 @@ class World(Protocol):
     async def start_mortal(self, *, join: Sequence[str] = ()) -> Mortal:
         """A peer to be killed."""
 
+    async def fail_within_run(self, error: Exception) -> None:
+        """Raise an error in the body of an overlay's `run`."""
+
 
 class _Started:
     """Peers whose `run` is entered and left in tasks of their own, so that one can leave before others."""
@@ -148,7 +152,14 @@ class SimulatedWorld(_Started):
         self._names = iter(range(1000))
 
     async def start(self, *, join: Sequence[str] = ()) -> Peer:
-        return await self.enter(self.network.overlay(PeerId(f"peer-{next(self._names):03}"), join=join))
+        return await self.enter(self._overlay(join))
+
+    async def fail_within_run(self, error: Exception) -> None:
+        async with self._overlay().run(RecordingSink()):
+            raise error
+
+    def _overlay(self, join: Sequence[str] = ()) -> Overlay:
+        return self.network.overlay(PeerId(f"peer-{next(self._names):03}"), join=join)
 
     async def start_mortal(self, *, join: Sequence[str] = ()) -> Mortal:
         peer = await self.start(join=join)
@@ -209,25 +220,30 @@ class LibP2PWorld(_Started):
         self._numbers: dict[PeerId, int] = {}
         self._names = iter(range(1000))
 
-    async def start(
-        self, *, join: Sequence[str] = (), listen: str = "/ip4/127.0.0.1/tcp/0", **config: Any
-    ) -> Peer:
+    async def start(self, *, join: Sequence[str] = (), listen: str = LOOPBACK, **config: Any) -> Peer:
         return await self._start(next(self._names), join=tuple(join), listen=(listen,), **config)
 
     async def restart(self, peer: Peer, *, join: Sequence[str] = ()) -> Peer:
         """A peer that was stopped, with its identity."""
         number = self._numbers[peer.id]
-        return await self._start(number, join=tuple(join), listen=("/ip4/127.0.0.1/tcp/0",))
+        return await self._start(number, join=tuple(join), listen=(LOOPBACK,))
+
+    async def fail_within_run(self, error: Exception) -> None:
+        async with self._overlay(next(self._names), listen=(LOOPBACK,)).run(RecordingSink()):
+            raise error
 
     async def _start(self, number: int, **config: Any) -> Peer:
-        overlay = LibP2POverlay(
+        overlay = self._overlay(number, **config)
+        self._numbers[overlay.peer_id] = number
+        return await self.enter(overlay)
+
+    def _overlay(self, number: int, **config: Any) -> LibP2POverlay:
+        return LibP2POverlay(
             data_dir=self._directory / str(number),
             config=OverlayConfig(**config),
             topic=TOPIC,
             frame_bytes_max=FRAME_BYTES_MAX,
         )
-        self._numbers[overlay.peer_id] = number
-        return await self.enter(overlay)
 
     async def start_mortal(self, *, join: Sequence[str] = ()) -> PeerProcess:
         options = [option for addr in join for option in ("--join", addr)]

@@ -215,6 +215,21 @@ async def test_a_cancel_frame_reaches_whoever_serves(world: World, clock: Clock)
     assert not b.sink.drops
 
 
+async def test_a_cancel_that_crosses_the_end_harms_nobody(world: World, clock: Clock) -> None:
+    """Goal: a late cancel is nobody's fault. Method: send it after the end was sent, before it is read."""
+    a, b = await start_linked(world)
+    async with a.overlay.open_call(b.id) as call:
+        await call.send(request("r1"))
+        assert isinstance(await call.receive(), Accept)
+        await until(lambda: b.sink.serving == 0, within_s=SOON_S)
+        await call.send(Cancel(id="r1"))
+        while not isinstance(await call.receive(), EndFrame):
+            pass
+        await trio.sleep(0.1)
+    assert len(await answer(a, b.id, request("r2"))) == DATA_FRAMES + 2
+    assert not b.sink.drops
+
+
 async def test_a_peer_that_crashes_during_a_call_is_lost_promptly(world: World, clock: Clock) -> None:
     a = await world.start()
     mortal = await world.start_mortal(join=[a.address])
@@ -265,3 +280,9 @@ async def test_a_call_that_was_never_opened_leaves_no_trace(world: World, clock:
             pass
     assert len(await answer(a, b.id, request("r1"))) == DATA_FRAMES + 2
     assert not b.sink.drops
+
+
+async def test_what_goes_wrong_in_the_body_of_run_comes_out_as_it_is(world: World, clock: Clock) -> None:
+    """Goal: callers need no `except*`. Method: raise inside of the innermost nursery of them all."""
+    with pytest.raises(ZeroDivisionError):
+        await world.fail_within_run(ZeroDivisionError())

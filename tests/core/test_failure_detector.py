@@ -46,6 +46,16 @@ def test_restarted_clocks_leave_out_our_own_freeze_but_claim_no_sign_of_life() -
     assert (detector.heard_at, detector.suspect_at, detector.forget_at) == (10.0, 71.5, 370.0)
 
 
+def test_restarted_clocks_do_not_excuse_a_lost_link() -> None:
+    detector = heard(10.0, next_within_s=0.5)
+    detector.link_lost(now=10.2)
+    detector.restart(now=70.0)
+    assert (detector.suspect_at, detector.forget_at) == (10.2, 370.0)
+    detector.heard(now=70.1)
+    detector.restart(now=80.0)
+    assert detector.suspect_at == 81.5
+
+
 def test_a_promise_of_an_hour_does_not_outlast_being_forgotten() -> None:
     detector = heard(10.0, next_within_s=3600.0)
     assert detector.suspect_at == detector.forget_at == 310.0

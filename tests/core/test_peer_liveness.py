@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peerinfer.config import AntiEntropyConfig, Config, PushBackConfig
+from peerinfer.config import AntiEntropyConfig, Config
+from peerinfer.core.peer import SHUN_S_MAX
 from peerinfer.core.peer_view import Applied, Change, PeerStatus
 from peerinfer.core.types import NodeState
 from tests.core.swarm import A, B, C, Swarm, chain, message, new_view
@@ -162,13 +163,34 @@ def test_a_refusal_holds_until_the_peer_says_otherwise() -> None:
 
 
 def test_a_peer_that_does_not_answer_is_left_alone_whatever_its_messages_say() -> None:
-    swarm = Swarm(config=Config(push_back=PushBackConfig(pause_s_max=10.0)))
+    swarm = Swarm()
     swarm.hear(A, next_within_s=60.0)
     for peer in (A, B):
-        swarm.view.unanswered(peer, wait_s=1000.0, now=swarm.now)
+        swarm.view.unanswered(peer, wait_s=10.0, now=swarm.now)
     swarm.hear(A, next_within_s=60.0)
     states = [swarm.view.state(A, now=swarm.now + after) for after in (0.0, 9.9, 10.0)]
     assert states == [PeerStatus.PAUSED, PeerStatus.PAUSED, PeerStatus.ALIVE]
     record = swarm.view.get(A)
     assert record is not None
     assert record.paused_until == swarm.now + 10.0
+
+
+def test_a_peer_that_fails_again_and_again_is_left_alone_for_longer_until_it_serves() -> None:
+    swarm = Swarm()
+    swarm.hear(A, next_within_s=600.0)
+    waits = []
+    for _ in range(40):
+        swarm.view.unanswered(A, wait_s=1.0, now=swarm.now)
+        record = swarm.view.get(A)
+        assert record is not None
+        waits.append(record.paused_until - swarm.now)
+        swarm.now = record.paused_until
+    assert waits[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert waits[-1] == SHUN_S_MAX
+    swarm.hear(A, next_within_s=600.0)
+    swarm.view.unanswered(A, wait_s=1.0, now=swarm.now)
+    for peer in (A, A, B):
+        swarm.view.answered(peer)
+    assert swarm.view.state(A, now=swarm.now) is PeerStatus.ALIVE
+    swarm.view.unanswered(A, wait_s=1.0, now=swarm.now)
+    assert swarm.view.state(A, now=swarm.now + 1.0) is PeerStatus.ALIVE

@@ -171,3 +171,20 @@ def test_different_prompts_get_different_words() -> None:
     answers = {expected_answer(f"prompt {number} ".encode(), 60) for number in range(50)}
     assert len(answers) == 50
     assert all(answer.decode(errors="ignore").replace(" ", "").isalpha() for answer in answers)
+
+
+async def test_a_bug_in_serving_one_request_ends_that_request_and_nothing_else(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: a rate of 0 divides by zero in prefill; with the rate repaired the same engine serves on."""
+    engine = make()
+    async with engine.run(MirrorSink()):
+        with monkeypatch.context() as broken:
+            broken.setattr(engine, "_prefill_tokens_per_s", 0.0)
+            for _ in range(3):  # more often than there are slots
+                with pytest.raises(EngineError, match="bug"):
+                    await ask(engine, text(100), "completions")
+        assert "ZeroDivisionError" in caplog.text
+        assert (await ask(engine, text(100), "completions")).cached_tokens == 0
+        assert engine.load().running == 0
+        engine.cache.check()

@@ -193,8 +193,8 @@ async def test_garbage_is_counted_by_kind_and_changes_nothing(autojump_clock: Mo
 async def test_a_node_that_was_frozen_suspects_nobody(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own clock jumped: everybody seems silent, and nobody was."""
-    async with world(3) as swarm:
+    """Its own clock jumped: everybody seems silent until the next message, which takes a while."""
+    async with world(3, delay_s=0.2) as swarm:
         monkeypatch.setattr(autojump_clock, "autojump_threshold", float("inf"))
         autojump_clock.jump(30.0)  # no task ran meanwhile, on any node
         monkeypatch.setattr(autojump_clock, "autojump_threshold", 0.0)

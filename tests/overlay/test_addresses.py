@@ -5,12 +5,16 @@ from __future__ import annotations
 import socket
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multiaddr import Multiaddr
 
 from peerinfer.overlay import addresses
 from peerinfer.overlay.addresses import (
     ADDRESSES_PER_PEER_MAX,
     AddressInUseError,
     advertised,
+    as_strings,
     check_free,
     dialable,
     on_loopback,
@@ -84,6 +88,28 @@ def test_only_addresses_worth_dialling_are_kept() -> None:
     worth = ("/ip4/10.0.0.1/tcp/1", "/ip4/10.0.0.2/tcp/2", "/dns4/a.example/tcp/3")
     assert dialable(announced, loopback=False) == worth
     assert "/ip4/127.0.0.1/tcp/1" in dialable(announced, loopback=True)
+
+
+@pytest.mark.parametrize("nothing", ["", "/", "//", b""])
+def test_an_address_of_nothing_is_dropped(nothing: str) -> None:
+    assert dialable([nothing, "/ip4/10.0.0.1/tcp/1"], loopback=False) == ("/ip4/10.0.0.1/tcp/1",)
+
+
+PARTS = st.sampled_from(["/", "ip4", "ip6", "dns4", "tcp", "p2p", "1.2.3.4", "fe80::1%lo", "99999", "\0"])
+
+
+@given(st.text() | st.lists(PARTS | st.text(max_size=3)).map("/".join), st.booleans())
+def test_whatever_is_announced_is_an_address_or_dropped(text: str, loopback: bool) -> None:
+    """Goal: no text of a peer raises. Method: any text, and such as looks like an address."""
+    for addr in dialable([text], loopback=loopback):
+        assert dialable([addr], loopback=loopback) == (addr,)
+
+
+def test_an_address_that_cannot_be_written_is_dropped() -> None:
+    """Method: what the library builds of bytes, without looking, and parses when asked to write it."""
+    broken = [Multiaddr(b"\xff\xff"), Multiaddr(b"\x06"), Multiaddr(b"\x35\x02\xff\xff")]
+    good = Multiaddr("/ip4/10.0.0.1/tcp/1")
+    assert as_strings([*broken, good]) == [str(good)]
 
 
 def test_no_peer_has_more_addresses_than_a_snapshot_carries() -> None:

@@ -25,10 +25,13 @@ class Network:
         self.dialled: list[tuple[float, PeerId, str]] = []
         self.up: set[str] = set()
         self.silent: set[str] = set()
+        self.broken: set[str] = set()
         self.dialler: Dialler
 
     async def dial(self, peer: PeerId, addr: str) -> None:
         self.dialled.append((trio.current_time(), peer, addr))
+        if addr in self.broken:
+            raise IndexError
         if addr in self.silent:
             await trio.sleep_forever()
         await trio.sleep(0.01)
@@ -49,6 +52,23 @@ async def network() -> AsyncIterator[Network]:
         nursery.start_soon(network.dialler.run)
         yield network
         nursery.cancel_scope.cancel()
+
+
+async def test_a_dial_that_fails_in_an_unknown_way_is_a_failed_dial(
+    network: Network, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: no peer ends the dialler. Method: an error that is none of the expected; another peer's turn."""
+    caplog.set_level(logging.INFO, "peerinfer.overlay")
+    network.broken.add("/ip4/10.0.0.9/tcp/1")
+    network.dialler.give([(PEER, "/ip4/10.0.0.9/tcp/1")])
+    await trio.sleep(60)
+    assert len(network.times(PEER)) > 3
+    network.up.add(ADDR)
+    network.dialler.give([(OTHER, ADDR)])
+    await trio.sleep(1)
+    assert len(network.times(OTHER)) == 1
+    assert "peer=peer state=unreachable" in caplog.text
+    assert "IndexError" in caplog.text
 
 
 async def test_a_given_peer_is_dialled_for_ever_with_backoff(network: Network, autojump_clock: Clock) -> None:

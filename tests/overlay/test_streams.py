@@ -26,6 +26,10 @@ def idle_streams(peer: Peer, to: PeerId) -> int:
     return peer.overlay._swarm.streams.idle(to)
 
 
+LIBRARYS_OWN_STREAMS_MAX = 6
+"""Gossip's two, identify's and discovery's, in either direction; far fewer than the calls of a test."""
+
+
 def yamux_streams(peer: Peer, to: PeerId) -> int:
     """Streams of the connection to a peer that the library has on its books."""
     assert isinstance(peer.overlay, LibP2POverlay)
@@ -207,9 +211,10 @@ def idle_or_lost(call: Call) -> bool:
 
 
 async def test_no_stream_is_left_in_the_books(world: LibP2PWorld) -> None:
-    """Goal: nothing leaks per call. Method: 60 calls that are cut short, then look at the library's books."""
+    """Goal: nothing leaks per call. Method: 60 calls that are cut short, then look at the library's books.
+    Some streams are its own: gossip and discovery may open theirs while this runs."""
     a, b = await start_linked(world)
-    before = yamux_streams(a, b.id)
+    allowed = yamux_streams(a, b.id) + LIBRARYS_OWN_STREAMS_MAX
 
     async def cut_short(number: int) -> None:
         with trio.move_on_after(0.0007 * number):
@@ -219,7 +224,7 @@ async def test_no_stream_is_left_in_the_books(world: LibP2PWorld) -> None:
         for number in range(60):
             nursery.start_soon(cut_short, number)
     await until(
-        lambda: yamux_streams(a, b.id) <= before + idle_streams(a, b.id) and b.sink.serving == 0,
+        lambda: yamux_streams(a, b.id) <= allowed + idle_streams(a, b.id) and b.sink.serving == 0,
         within_s=SOON_S,
     )
 
