@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,5 +13,8 @@ from tests.real_sglang import RealServer, real_server
 @pytest.fixture(scope="session")
 def sglang_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     """One real SGLang for all tests marked `sglang` that need no other; leave it idle and as it was."""
-    with real_server(tmp_path_factory.mktemp("sglang")) as server:
+    # Its template shows plain chats as the model's own does, and tools besides.
+    template = str(Path(__file__).parent / "engine" / "tools.jinja")
+    args = ("--chat-template", template, "--tool-call-parser", "hermes")
+    with real_server(tmp_path_factory.mktemp("sglang"), *args) as server:
         yield server

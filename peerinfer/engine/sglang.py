@@ -35,9 +35,10 @@ from peerinfer.core.types import (
 from peerinfer.engine.flight import Flight
 from peerinfer.engine.job import Refused
 from peerinfer.engine.kv_endpoints import KvEndpoints
-from peerinfer.engine.openai_upstream import ABORT_AFTER_S, OpenAIUpstream, open_client
+from peerinfer.engine.openai_upstream import ABORT_AFTER_S, OpenAIUpstream, StatusError, open_client
 from peerinfer.engine.server_cache import ServerCache, Watched
 from peerinfer.engine.server_facts import ServerFacts, read_facts
+from peerinfer.engine.server_load import ServerLoad, follow_reports
 from peerinfer.engine.server_tokenizer import ServerTokenizer
 from peerinfer.engine.sglang_process import Report, ServerState
 from peerinfer.engine.upstream_body import check_numbers, outgoing
@@ -96,6 +97,7 @@ class SGLangEngine:
         self._facts: ServerFacts | None = None
         self._cache: ServerCache | None = None
         self._flights: dict[Flight, None] = {}
+        self._load = ServerLoad(slots=info.slots)
 
     @property
     def info(self) -> EngineInfo:
@@ -135,7 +137,7 @@ class SGLangEngine:
         except RequestError as error:
             yield Refused(error)
             return
-        flight = Flight(request)
+        flight = Flight(request, self._load)
         self._flights[flight] = None
         self._nursery.start_soon(self._work, flight)
         try:
@@ -147,12 +149,7 @@ class SGLangEngine:
 
     def load(self) -> Load:
         """The work at hand, right now."""
-        running = len(self._flights)
-        return Load(
-            running=running,
-            queued_prefill_tokens=sum(f.uncached_tokens for f in self._flights if not f.begun),
-            slots=self.info.slots,
-        )
+        return self._load.load(now=trio.current_time())
 
     # One request
 
@@ -174,6 +171,7 @@ class SGLangEngine:
                         async for item in items:
                             if isinstance(item, End):
                                 rids = ()
+                                flight.answered(item)
                                 item = await self._covered(flight, item, watched)
                             await flight.send(item)
         except RequestError as error:
@@ -237,9 +235,11 @@ class SGLangEngine:
             self._cache = ServerCache(facts, self._info, emit=self._cache_events, restarted=self._restarted)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._cache.run)
+                nursery.start_soon(follow_reports, self._load, self._fetch_report)
                 self._tell(EngineState.READY, detail)
         finally:
             self._facts = self._cache = None
+            self._load.forget_reports()
             self.tokenizer.detach()
 
     async def _learn(self, upstream: OpenAIUpstream) -> ServerFacts:
@@ -257,6 +257,16 @@ class SGLangEngine:
                 await trio.sleep(ASK_AGAIN_S)
                 continue
             return facts
+
+    async def _fetch_report(self) -> object:
+        """The server's own word on its load; `{}` where it has none. Raises ValueError if it is away."""
+        assert self._upstream is not None
+        try:
+            return await self._upstream.get("/v1/loads?include=core")
+        except StatusError:
+            return {}
+        except EngineError as error:
+            raise ValueError(str(error)) from error
 
     def _check_same(self, facts: ServerFacts) -> None:
         """Peers were told what the model is; a server of another one is not ours. Raises `EngineError`."""

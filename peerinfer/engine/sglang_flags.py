@@ -95,6 +95,7 @@ def server_environment(environment: Mapping[str, str], *, model: str, gpu: bool)
         ours["HF_HUB_OFFLINE"] = "1"  # a model that is here needs no hub, and no hub's timeouts
     if not gpu:
         ours |= {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        ours["TORCHDYNAMO_DISABLE"] = "1"  # compiling a first penalty takes 3 s, and a C++ compiler
     return ours | dict(environment)
 
 

@@ -12,7 +12,9 @@ VOCABULARY = 256 + len(SPECIAL) + 2
 TEMPLATE = Path(__file__).with_name("tools.jinja")
 
 
-def make_model(directory: Path, *, adds_bos: bool = False, template: str | None = None) -> Path:
+def make_model(
+    directory: Path, *, adds_bos: bool = False, template: str | None = None, vocabulary: int = VOCABULARY
+) -> Path:
     """The directory: tokens are the bytes' own letters, some special ones, and `he`, `lo`."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [*SPECIAL, *letters, "he", "lo"]
@@ -34,7 +36,7 @@ def make_model(directory: Path, *, adds_bos: bool = False, template: str | None 
     )
     config = {
         "model_type": "llama",
-        "vocab_size": VOCABULARY,
+        "vocab_size": vocabulary,
         "torch_dtype": "bfloat16",
         "transformers_version": "5.0.0",
         "max_position_embeddings": 4096,

@@ -1,10 +1,9 @@
 """Writes recordings/sglang.json: what a real SGLang answers to each request, streamed and whole.
 
-    python tests/engine/record_sglang.py URL
+    python -m tests.engine.record_sglang URL
 
-The server: SmolLM2-135M in bfloat16 as `make sglang-cpu` sets it up, with `--chat-template
-tests/engine/tools.jinja --tool-call-parser hermes`. Every request is sent once before it is recorded, so that
-both answers are made from the same cached prefix; the recorder ends with an error where they differ.
+The server is one as the tests' fixture `sglang_server` starts it. Every request is sent once before it is
+recorded, so that both answers are made from the same cached prefix.
 """
 
 from __future__ import annotations
@@ -17,12 +16,20 @@ from typing import Any
 import httpx
 
 RECORDINGS = Path(__file__).with_name("recordings") / "sglang.json"
+MODEL = "SmolLM2-135M-Instruct"
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 FACTS = [{"role": "user", "content": "Name two fruits, and an emoji of each."}]
 TOOL = {
     "type": "function",
-    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}},
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+            "required": ["city"],
+        },
+    },
 }
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("chat", {"messages": FACTS, "max_tokens": 12}),
@@ -45,8 +52,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "chat that ends itself": ("chat", {"messages": [{"role": "user", "content": "Say only: OK"}]}),
-    "chat with stops": ("chat", {"messages": FACTS, "max_tokens": 40, "stop": [" two", "and"]}),
-    "chat with a stop token": ("chat", {"messages": FACTS, "max_tokens": 40, "stop_token_ids": [28]}),
+    "chat with stops": ("chat", {"messages": FACTS, "max_tokens": 24, "stop": [" never", " familiar"]}),
+    "chat with a stop token": ("chat", {"messages": FACTS, "max_tokens": 24, "stop_token_ids": [28]}),
     "chat of two choices": ("chat", {"messages": FACTS, "max_tokens": 6, "n": 2}),
     "chat that goes on": (
         "chat",
@@ -56,19 +63,49 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "max_tokens": 8,
         },
     ),
-    "chat past its end": ("chat", {"messages": FACTS, "max_tokens": 24, "ignore_eos": True}),
-    "chat with the special tokens": (
+    "chat past its end": (
         "chat",
-        {"messages": FACTS, "max_tokens": 24, "ignore_eos": True, "skip_special_tokens": False},
+        {
+            "messages": [{"role": "user", "content": "Say only: OK"}],
+            "max_tokens": 16,
+            "ignore_eos": True,
+            "skip_special_tokens": False,
+        },
     ),
-    "chat in plain text": ("chat", {"messages": FACTS, "max_tokens": 5, "response_format": {"type": "text"}}),
+    "chat in JSON": (
+        "chat",
+        {"messages": FACTS, "max_tokens": 10, "response_format": {"type": "json_object"}},
+    ),
+    "chat held to a schema": (
+        "chat",
+        {
+            "messages": FACTS,
+            "max_tokens": 24,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {
+                    "name": "fruits",
+                    "schema": {
+                        "type": "object",
+                        "properties": {"first": {"enum": ["apple", "plum"]}, "count": {"type": "integer"}},
+                        "required": ["first", "count"],
+                        "additionalProperties": False,
+                    },
+                },
+            },
+        },
+    ),
     "chat with tools": ("chat", {"messages": FACTS, "max_tokens": 8, "tools": [TOOL]}),
+    "chat that must call a tool": (
+        "chat",
+        {"messages": FACTS, "max_tokens": 32, "tools": [TOOL], "tool_choice": "required"},
+    ),
     "chat with log-probabilities": (
         "chat",
         {"messages": FACTS, "max_tokens": 4, "logprobs": True, "top_logprobs": 2},
     ),
     "text": ("completions", {"prompt": "One, two, three,", "max_tokens": 8}),
-    "text in many scripts": ("completions", {"prompt": "日本語の \U0001f98a Привет, ", "max_tokens": 24}),
+    "text in many scripts": ("completions", {"prompt": "日本語の \U0001f98a Привет, ", "max_tokens": 12}),
     "text of tokens": ("completions", {"prompt": [504, 2365, 6354, 16438], "max_tokens": 6}),
     "text of two choices": ("completions", {"prompt": "The sky is", "max_tokens": 5, "n": 2}),
     "text with a stop": ("completions", {"prompt": "1 2 3 4", "max_tokens": 20, "stop": " 7"}),
@@ -79,7 +116,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def record(client: httpx.Client, endpoint: str, fields: dict[str, Any]) -> dict[str, Any]:
-    body = {"model": "smollm2", "temperature": 0, **fields}
+    body = {"model": MODEL, "temperature": 0, **fields}
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
     client.post(PATHS[endpoint], json=body)
     stream = client.post(PATHS[endpoint], json=streamed)

@@ -78,7 +78,9 @@ class Answered:
 
     @property
     def objects(self) -> list[dict[str, Any]]:
-        return [json.loads(chunk.sse_json) for chunk in self.chunks]
+        """The chunks of the answer; the one with its usage, which a server sends last, is no part of it."""
+        objects = [json.loads(chunk.sse_json) for chunk in self.chunks]
+        return [item for item in objects if item["choices"]]
 
     @property
     def finish_reason(self) -> str | None:

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.sglang
 READY, RESTARTING = EngineState.READY, EngineState.RESTARTING
 
 
-async def test_a_real_server_says_how_far_it_is_survives_sigkill_and_ends_in_time(tmp_path: Path) -> None:
-    """One test for one life, since each start takes half a minute. The scheduler is what is killed: SGLang
-    must notice, and all of its processes must be gone before the next run and after the end."""
+async def test_a_real_server_says_how_far_it_is_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    """One test for one life, since a start takes half a minute: the scheduler is killed, SGLang must notice,
+    and all its processes must be gone before the next run, which is ended in the middle of its start."""
     config = EngineConfig(
         kind="sglang",
         python=sglang_python(),
@@ -52,14 +52,14 @@ async def test_a_real_server_says_how_far_it_is_survives_sigkill_and_ends_in_tim
         os.kill(workers[0].pid, signal.SIGKILL)
         (why,) = [detail for detail in await until(RESTARTING) if "starting it again" in detail]
         assert "SGLang" in why
-        await until(READY)
-        assert not any(each.is_running() for each in first)
-        assert await _cached_tokens(server) == 0
+        _, left = psutil.wait_procs(first, timeout=5)
+        assert not left
+        assert "SGLang: starting" in (await until(RESTARTING))[-1]
         second = _processes(server)
         asked_at = trio.current_time()
-    assert trio.current_time() - asked_at < config.stop_grace_s + 3.0
-    psutil.wait_procs(second, timeout=5)
-    assert not any(each.is_running() for each in second)
+    assert trio.current_time() - asked_at < config.stop_grace_s + 5.0
+    _, left = psutil.wait_procs(second, timeout=5)
+    assert not left
 
 
 def _processes(server: ManagedServer) -> list[psutil.Process]:
