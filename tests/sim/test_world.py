@@ -72,7 +72,7 @@ def test_a_node_that_crashed_takes_its_clients_with_it_and_comes_back_empty() ->
 
 
 def test_a_frozen_node_does_nothing_and_is_late_when_it_thaws() -> None:
-    """Goal: freezing is SIGSTOP. Method: a request lasts as long as the freeze, and peers suspect the node."""
+    """Goal: freezing is SIGSTOP. Method: a request lasts as long as the freeze, and peers suspect it."""
 
     async def test(world: World) -> None:
         outcomes: list[Outcome] = []
