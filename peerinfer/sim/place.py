@@ -148,6 +148,7 @@ class Place:
         """Nothing happens here any more, like SIGSTOP."""
         if self.alive and not self.frozen:
             self.frozen = True
+            self._network.freeze(self.peer_id)
             runtime.freeze(self._root)
 
     def thaw(self) -> None:
@@ -155,6 +156,7 @@ class Place:
         if self.frozen:
             self.frozen = False
             runtime.thaw(self._root)
+            self._network.thaw(self.peer_id)
 
     def _next_incarnation(self, above: int) -> int:
         """As node/incarnation.py has it, without file and clock."""

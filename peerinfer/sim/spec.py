@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from peerinfer.config import Config
 from peerinfer.core.types import PeerId
 from peerinfer.node.reply import Route
-from peerinfer.sim.fabric import Conditions
+from peerinfer.sim.weather import Conditions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,10 @@ import trio
 from peerinfer.core.peer_view import PeerStatus
 from peerinfer.core.types import Endpoint, PeerId
 from peerinfer.sim.client import Client, incoming
-from peerinfer.sim.fabric import Conditions
 from peerinfer.sim.network import SimNetwork
 from peerinfer.sim.place import Place
 from peerinfer.sim.spec import Costs, NodeSpec, Outcome, WorldSpec
+from peerinfer.sim.weather import Conditions
 
 __all__ = ["Conditions", "Costs", "NodeSpec", "Outcome", "World", "WorldSpec"]
 
@@ -102,10 +102,16 @@ class World:
             client.error = "connection refused"
         return self._outcome(client)
 
+    def digest(self) -> str:
+        """Of all that has happened: what arrived where and when, and what requests came to."""
+        return self.network.postman.digest.hex()
+
     def _outcome(self, client: Client) -> Outcome:
         served_by = None if client.reply is None else self.index(client.reply.served_by)
         engine_s = self._engine_s.pop(client.incoming.id, 0.0)
-        return client.outcome(served_by=served_by, engine_s=engine_s)
+        outcome = client.outcome(served_by=served_by, engine_s=engine_s)
+        self.network.postman.digest.ended(outcome)
+        return outcome
 
     def _took_s(self, request_id: str, seconds: float) -> None:
         self._engine_s[request_id] = seconds
@@ -177,13 +183,17 @@ class World:
         """Let a frozen node go on: all that came and was due meanwhile happens at once."""
         self.nodes[i].thaw()
 
-    def partition(self, i: int, j: int) -> None:
-        """Cut the network between two nodes."""
-        self.network.partition(self.nodes[i].peer_id, self.nodes[j].peer_id)
+    def partition(self, i: int, j: int, *, one_way: bool = False) -> None:
+        """Cut the network between two nodes, or only from `i` to `j`."""
+        self.network.partition(self.nodes[i].peer_id, self.nodes[j].peer_id, one_way=one_way)
 
     def heal(self, i: int, j: int) -> None:
         """Undo a partition."""
         self.network.heal(self.nodes[i].peer_id, self.nodes[j].peer_id)
+
+    def clog(self, i: int, j: int, *, for_s: float) -> None:
+        """What two nodes say to each other is late, and then comes all at once."""
+        self.network.clog(self.nodes[i].peer_id, self.nodes[j].peer_id, for_s=for_s)
 
     def set_conditions(self, conditions: Conditions, i: int, j: int) -> None:
         """What the link between two nodes does from now on."""
