@@ -103,6 +103,11 @@ class Node:
         return self._context.me
 
     @property
+    def context(self) -> Context:
+        """What the parts of this node share; for checkers, which look at everything and change nothing."""
+        return self._context
+
+    @property
     def info(self) -> EngineInfo:
         """What this node's engine is."""
         return self._context.engine.info
