@@ -26,7 +26,7 @@ from peerinfer.overlay.swarm_stream import SwarmStream
 
 log = logging.getLogger("peerinfer.overlay")
 
-GREETED_WITHIN_S = 2.0  # guess: two slow round trips; with the connect before it within the dial's timeout
+GREETED_WITHIN_S = 2.7  # within the timeout of a dial: who only listens is told from who is not there
 LET_IN_WITHIN_S = 5.0  # guess
 """From a connection's arrival to the end of its handshake."""
 ARRIVALS_PER_S_MAX = 20.0  # guess: per address
