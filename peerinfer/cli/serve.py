@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,6 +123,8 @@ async def _run(
             engine=peer.node.info.kind,
             engine_state=str(status["engine_state"]),
             swarm_key=swarm_key_shown(options),
+            has_api_key=bool(config.http.api_key),
+            open_api=not (config.http.api_key or ip_address(listening.getsockname()[0]).is_loopback),
         )
         show_ready(ready, as_json=options.as_json)
         await trio.sleep_forever()

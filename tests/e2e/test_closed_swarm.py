@@ -51,6 +51,8 @@ def test_members_share_prefixes(members: list[PeerProcess]) -> None:
     assert None not in key_ids
     wait_until(lambda: second.peers()[first.peer_id]["pages"] > 0, within_s=10, what="its pages are known")
     assert complete(second, PROMPT) > 0
+    for node in members:
+        assert "closed swarm" not in node.log.read_text(), "no log shows a prompt"
 
 
 @pytest.mark.parametrize("with_key", [False, True])
