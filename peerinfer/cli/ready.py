@@ -16,11 +16,13 @@ from urllib.parse import urlsplit
 import click
 from rich.console import Console
 
+from peerinfer.cli.node_options import NodeOptions
 from peerinfer.cli.output import plain_console
 
 ADDRS_SHOWN_MAX = 4
 OPEN_SWARM = (
-    "this swarm has no key: whoever reaches an address can join it and sees the prompts sent its way."
+    "this swarm has no key: whoever reaches an address can join it and sees the prompts sent its way"
+    " (`peerinfer key new` makes one, --swarm-key uses it)."
 )
 OPEN_API = "the API has no password: whoever reaches {http} can use it."
 LOOPBACK_ONLY = "it listens on this machine only; give --listen /ip4/0.0.0.0/tcp/0 to let others in."
@@ -40,6 +42,13 @@ class Ready:
     engine: str | None
     """None for a bootstrap peer."""
     engine_state: str | None = None
+    swarm_key: str | None = None
+    """The file of a closed swarm's key, as in a shell; None for an open swarm."""
+
+
+def swarm_key_shown(options: NodeOptions) -> str | None:
+    """What `--swarm-key` was given, for a shell."""
+    return None if options.swarm_key_file is None else shlex.quote(str(options.swarm_key_file))
 
 
 def show_ready(ready: Ready, *, as_json: bool) -> None:
@@ -75,8 +84,9 @@ def print_ready(console: Console, ready: Ready) -> None:
             console.print(f"               {line}", style="dim")
     console.print()
     labels = ["To join it", *["or"] * (ADDRS_SHOWN_MAX - 1)]
+    key = "" if ready.swarm_key is None else f" --swarm-key {ready.swarm_key}"
     for label, addr in zip(labels, preferred(ready.addrs), strict=False):
-        console.print(f"  {label:<11}  peerinfer join {addr}")
+        console.print(f"  {label:<11}  peerinfer join {addr}{key}")
     if not ready.addrs:
         console.print("  Nobody can join it yet: it has no address that others can dial.")
     console.print()
@@ -99,7 +109,7 @@ def notes(ready: Ready) -> list[str]:
     found = []
     if ready.addrs and all(is_loopback(addr) for addr in ready.addrs):
         found.append(LOOPBACK_ONLY)
-    else:
+    elif ready.swarm_key is None:
         found.append(OPEN_SWARM)
     if ready.http is not None and not _is_loopback_host(urlsplit(ready.http).hostname or ""):
         found.append(OPEN_API.format(http=ready.http))

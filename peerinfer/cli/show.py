@@ -140,6 +140,8 @@ def status_table(status: Mapping[str, Any]) -> Table:
     table.add_row("peer", str(status.get("peer_id", "-")))
     table.add_row("model", str(status.get("model", "-")))
     table.add_row("engine", f"{status.get('engine', '-')}, {status.get('engine_state', '-')}")
+    key_id = status.get("swarm_key_id")
+    table.add_row("swarm", "open" if key_id is None else f"closed, key {key_id}")
     table.add_row("up for", duration(status.get("uptime_s")))
     table.add_row(
         "requests",
