@@ -66,7 +66,7 @@ def test_an_invite_is_all_that_a_new_member_needs(members: list[PeerProcess], tm
     guest = PeerProcess(tmp_path / "guest", join=invite, args=simulated(tmp_path))
     try:
         wait_until(
-            lambda: {each.peer_id for each in members} <= guest.alive_peers(), within_s=15, what="it is a member"
+            lambda: {each.peer_id for each in members} <= guest.alive_peers(), within_s=15, what="membership"
         )
         assert invite not in guest.log.read_text()
     finally:
