@@ -6,6 +6,7 @@ Tags: `paper §` where the paper sets it, `measured` where docs/ tells the measu
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -14,6 +15,8 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 
 SNAPSHOT_BYTES_MAX = 256 * 1024
 """The protocol's own limit (docs/protocol.md): what a node reads, however little it sends itself."""
+API_KEY = re.compile("[!-~]{1,512}")
+"""What fits into a header as it is."""
 RANGES: Mapping[str, tuple[float, float]] = {
     "resume_jitter": (0, 1),
     "poll_interval_s": (0.02, 300),  # paper §5: the range of Δ_poll that it tries
@@ -263,6 +266,18 @@ class HttpConfig(Section):
     """A longer body gets 413. The same bytes travel on the wire, so this bounds frames too."""
     allow_overrides: bool = False
     """Honour `x-peerinfer-policy` and `x-peerinfer-target`."""
+    api_key: str = field(default="", repr=False)
+    """What clients have to show, on every path but `/healthz`; empty: nothing."""
+    insecure: bool = False
+    """Listen on an address that other machines reach even without `api_key`."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, besides the machine's own, under which clients reach this node, e.g. through a proxy. A page of
+    such a name can use the node with its visitor's browser, so name none that is not yours."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if self.api_key and not API_KEY.fullmatch(self.api_key):
+            raise ValueError("api_key: allowed are 1 to 512 printable ASCII characters without spaces")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

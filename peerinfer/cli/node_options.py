@@ -17,6 +17,7 @@ import click
 from peerinfer.cli.addresses import HostPort, checked, parse_host_port, parse_join, parse_listen
 from peerinfer.cli.config_file import base_config, config_option
 from peerinfer.cli.errors import CommandError
+from peerinfer.cli.key import read_api_key, read_swarm_key
 from peerinfer.config import (
     RANGES,
     AntiEntropyConfig,
@@ -27,6 +28,7 @@ from peerinfer.config import (
     RoutingConfig,
 )
 from peerinfer.core.policies import POLICIES
+from peerinfer.core.swarm_key import SwarmKey
 
 Section = TypeVar("Section", RoutingConfig, AntiEntropyConfig, OverlayConfig, EngineConfig, HttpConfig)
 
@@ -57,6 +59,9 @@ class NodeOptions:
     config: Config
     data_dir: Path | None
     """None for the default."""
+    swarm_key: SwarmKey | None
+    """None for an open swarm."""
+    swarm_key_file: Path | None
     as_json: bool
     until_stdin_closes: bool
 
@@ -92,7 +97,12 @@ def collect(
     poll_interval: float | None = None,
     page_size: int | None = None,
     allow_overrides: bool | None = None,
+    api_key: str | None = None,
+    api_key_file: Path | None = None,
+    insecure: bool | None = None,
+    allow_host: tuple[str, ...] = (),
     data_dir: Path | None,
+    swarm_key: Path | None = None,
     as_json: bool,
     until_stdin_closes: bool,
 ) -> NodeOptions:
@@ -115,13 +125,24 @@ def collect(
             model=model,
             page_size=page_size,
         ),
-        http=_set(http_config, allow_overrides=allow_overrides),
+        http=_set(
+            http_config,
+            allow_overrides=allow_overrides,
+            api_key=read_api_key(api_key_file) if api_key_file else api_key or None,
+            insecure=insecure,
+            allowed_hosts=allow_host or None,
+        ),
     )
     if config.routing.policy not in POLICIES:
         known = ", ".join(POLICIES)
         raise CommandError(f"[routing] policy: there is no '{config.routing.policy}'; known are {known}")
     return NodeOptions(
-        config=config, data_dir=data_dir, as_json=as_json, until_stdin_closes=until_stdin_closes
+        config=config,
+        data_dir=data_dir,
+        swarm_key=None if swarm_key is None else read_swarm_key(swarm_key),
+        swarm_key_file=swarm_key,
+        as_json=as_json,
+        until_stdin_closes=until_stdin_closes,
     )
 
 
@@ -151,6 +172,14 @@ _COMMON: list[Callable[..., Any]] = [
         type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
         help="Identity and known peers; locked.  [default: one per HTTP port]",
+    ),
+    click.option(
+        "--swarm-key",
+        type=click.Path(path_type=Path),
+        envvar="PEERINFER_SWARM_KEY",
+        show_envvar=True,
+        metavar="FILE",
+        help="The key of a closed swarm, from `peerinfer key new`.  [default: an open swarm]",
     ),
     config_option,
 ]
@@ -203,6 +232,30 @@ _ENGINE: list[Callable[..., Any]] = [
         "--allow-overrides/--no-allow-overrides",
         default=None,
         help="Let requests choose policy and target by header.",
+    ),
+    click.option(
+        "--api-key-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The key that clients have to show is the first line of this file, which only you can read.",
+    ),
+    click.option(
+        "--api-key",
+        envvar="PEERINFER_API_KEY",
+        show_envvar=True,
+        metavar="KEY",
+        help="The key itself; everybody on this machine sees it in `ps`, unless it is in the variable.",
+    ),
+    click.option(
+        "--insecure/--no-insecure",
+        default=None,
+        help="Let --http bind an address that other machines reach, without a key.",
+    ),
+    click.option(
+        "--allow-host",
+        multiple=True,
+        metavar="NAME",
+        help="Another name by which clients reach this node's HTTP; may be repeated.",
     ),
 ]
 

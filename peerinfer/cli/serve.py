@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from peerinfer.cli.errors import CommandError, leaves_of, run_async
 from peerinfer.cli.event_log import events_on_stderr
 from peerinfer.cli.model import find_model
 from peerinfer.cli.node_options import NodeCommand, NodeOptions, addrs_argument, node_options
-from peerinfer.cli.ready import Ready, show_ready
+from peerinfer.cli.ready import Ready, show_ready, swarm_key_shown
 from peerinfer.cli.stopping import until_stopped
 from peerinfer.config import Config, EngineConfig, OverlayConfig
 from peerinfer.node.ports import EngineError
@@ -106,7 +107,10 @@ def find_engine(engine: EngineConfig) -> Decision:
 async def _run(
     options: NodeOptions, config: Config, why: str | None, data_dir: Path, listening: socket.socket
 ) -> None:
-    async with until_stopped(stdin=options.until_stdin_closes), _peer(config, data_dir, listening) as peer:
+    async with (
+        until_stopped(stdin=options.until_stdin_closes),
+        _peer(options, config, data_dir, listening) as peer,
+    ):
         if why is not None:
             log.info("engine=%s because %s", config.engine.kind, why)
         status = peer.node.status()
@@ -118,19 +122,26 @@ async def _run(
             model=peer.node.info.model,
             engine=peer.node.info.kind,
             engine_state=str(status["engine_state"]),
+            swarm_key=swarm_key_shown(options),
+            has_api_key=bool(config.http.api_key),
+            open_api=not (config.http.api_key or ip_address(listening.getsockname()[0]).is_loopback),
         )
         show_ready(ready, as_json=options.as_json)
         await trio.sleep_forever()
 
 
 @asynccontextmanager
-async def _peer(config: Config, data_dir: Path, listening: socket.socket) -> AsyncIterator[Peer]:
+async def _peer(
+    options: NodeOptions, config: Config, data_dir: Path, listening: socket.socket
+) -> AsyncIterator[Peer]:
     """A peer that runs; what keeps it from starting is a `CommandError`."""
     from peerinfer.app import run_peer
 
     async with AsyncExitStack() as stack:
         with starting():
-            peer = await stack.enter_async_context(run_peer(config, data_dir=data_dir, listening=listening))
+            peer = await stack.enter_async_context(
+                run_peer(config, data_dir=data_dir, listening=listening, swarm_key=options.swarm_key)
+            )
         yield peer
 
 

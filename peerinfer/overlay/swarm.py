@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from libp2p.custom_types import TProtocol
 from multiaddr import Multiaddr
 
 from peerinfer.config import OverlayConfig
+from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Link, OverlaySink
 from peerinfer.overlay.addresses import (
@@ -34,6 +36,7 @@ from peerinfer.overlay.contained import contained
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.discovery import Discovery
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
+from peerinfer.overlay.gate import Gate, root_of
 from peerinfer.overlay.hardening import Report, guard_gossip, services_running
 from peerinfer.overlay.host import Host, abort, build_host, dial, open_stream
 from peerinfer.overlay.known_peers import load_known_peers, save_known_peers
@@ -63,6 +66,8 @@ class SwarmSettings:
     join: tuple[tuple[PeerId, str], ...]
     topic: str | None
     frame_bytes_max: int
+    swarm_key: SwarmKey | None
+    """None in an open swarm."""
 
 
 class Swarm:
@@ -74,6 +79,12 @@ class Swarm:
         self._settings, self._sink, self._nursery = settings, sink, nursery
         self._banished: dict[PeerId, float] = {}
         self._loopback = False
+        Gate(
+            host.network,
+            key=settings.swarm_key,
+            welcome=self._welcome,
+            refused=partial(sink.dropped, "handshake", None),
+        )
         self.links = Links(
             host,
             nursery=nursery,
@@ -172,7 +183,7 @@ class Swarm:
                     failure = error
         except (OSError, ValueError) as error:  # no such name, or none at all
             failure = error
-        raise DialError(_root(failure)) from None
+        raise DialError(root_of(failure)) from None
 
     def _make_topic(self, name: str) -> Topic:
         return Topic(
@@ -230,17 +241,6 @@ async def _close(closable: Any) -> None:
 
 def _advertise(listening: list[Any]) -> list[Any]:
     return [Multiaddr(addr) for addr in advertised(as_strings(listening))]
-
-
-def _root(error: BaseException) -> str:
-    """What is at the bottom of the library's nested errors, in a few words."""
-    while True:
-        if isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        elif error.__cause__ is not None:
-            error = error.__cause__
-        else:
-            return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 _KINDS = {REQUEST_PROTOCOL: "request", SNAPSHOT_PROTOCOL: "snapshot"}
