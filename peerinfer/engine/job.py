@@ -64,15 +64,14 @@ class Job:
         if self._text.stopped:
             self._last = released
         elif released is not None:
-            self._show(released, self._shape.text(released.text))
+            self._show(released)
 
     def finish(self, reason: FinishReason) -> None:
         """No more tokens: show what was held back and say why, at once: nobody could go on from between."""
         last = self._last if self._text.stopped else self._text.flush()
-        if last is None:
-            self._send.send_nowait(Chunk(sse_json=self._shape.finish(reason)))
-        else:
-            self._show(last, self._shape.finish(reason, last.text))
+        text, token_ids = ("", None) if last is None else (last.text, last.token_ids)
+        sse_json = self._shape.finish(reason, text)
+        self._send.send_nowait(Chunk(sse_json=sse_json, text=text, token_ids=token_ids))
 
     def end(self, *, cached_tokens: int) -> None:
         """Everything is done, and the cache's events were told."""
@@ -94,7 +93,8 @@ class Job:
         self._send.close()
         self.done.set()
 
-    def _show(self, released: Released, sse_json: bytes) -> None:
+    def _show(self, released: Released) -> None:
+        sse_json = self._shape.text(released.text)
         self._send.send_nowait(Chunk(sse_json=sse_json, text=released.text, token_ids=released.token_ids))
 
 
