@@ -195,6 +195,10 @@ class OverlayConfig(Section):
     """Calls to one peer at once; beyond it a call waits for a stream."""
     gossip_per_peer_per_s_max: float = 30.0  # guess
     """A peer that publishes more is disconnected."""
+    allow_peers: tuple[str, ...] = ()
+    """Peer ids; if there are any, no other peer is let in, dialled or heard."""
+    deny_peers: tuple[str, ...] = ()
+    """Peer ids that are not, whatever else holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

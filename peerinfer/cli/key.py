@@ -93,3 +93,13 @@ def _read_private(path: Path, what: str) -> bytes:
             return file.read(KEY_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise CommandError(f"cannot read the {what} {path}: {error.strerror}") from None
+
+
+swarm_key_option = click.option(
+    "--swarm-key",
+    type=click.Path(path_type=Path),
+    envvar="PEERINFER_SWARM_KEY",
+    show_envvar=True,
+    metavar="FILE",
+    help="The key of a closed swarm, from `peerinfer key new`.  [default: an open swarm]",
+)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import click
 from rich.console import Console
 
-from peerinfer.cli.node_options import NodeOptions
 from peerinfer.cli.output import plain_console
 
 ADDRS_SHOWN_MAX = 4
@@ -42,15 +41,10 @@ class Ready:
     """None for a bootstrap peer."""
     engine_state: str | None = None
     swarm_key: str | None = None
-    """The file of a closed swarm's key, as in a shell; None for an open swarm."""
+    """The file of a closed swarm's key, as in a shell, or FILE; None for an open swarm."""
     has_api_key: bool = False
     open_api: bool = False
     """Other machines reach the HTTP face, and need no key."""
-
-
-def swarm_key_shown(options: NodeOptions) -> str | None:
-    """What `--swarm-key` was given, for a shell."""
-    return None if options.swarm_key_file is None else shlex.quote(str(options.swarm_key_file))
 
 
 def show_ready(ready: Ready, *, as_json: bool) -> None:
@@ -89,6 +83,8 @@ def print_ready(console: Console, ready: Ready) -> None:
     key = "" if ready.swarm_key is None else f" --swarm-key {ready.swarm_key}"
     for label, addr in zip(labels, preferred(ready.addrs), strict=False):
         console.print(f"  {label:<11}  peerinfer join {addr}{key}")
+    if ready.http is not None and ready.swarm_key is not None:
+        console.print(f"  or by        peerinfer invite --swarm-key {ready.swarm_key} --api {ready.http}")
     if not ready.addrs:
         console.print("  Nobody can join it yet: it has no address that others can dial.")
     console.print()
