@@ -146,6 +146,18 @@ class RequestConfig(Section):
     """Between two frames of an accepted request; heartbeats count, so slow is not dead."""
     heartbeat_interval_s: float = 1.0  # guess
     """While an accepted request has nothing to send."""
+    first_token_s_min: float = 60.0  # guess
+    first_token_factor: float = 10.0  # guess
+    """The first token may take the first of these and so many times what was predicted; then the next target
+    is tried. It guards against engines that hang: a peer that dies is noticed by its silence. Lower: slow
+    engines lose work that was nearly done."""
+    token_timeout_s: float = 60.0  # guess
+    """Between two tokens, before the answer goes on elsewhere. Lower: the same."""
+    continuations_max: int = 16  # guess
+    """An answer whose engines break off goes on at other ones this many times."""
+    patience_s: float = 20.0  # guess: an embedded engine is back after 2 s, a peer after its restart
+    """A request that met a failure is tried again for so long while nobody can serve it, before it is told
+    `no_node_available`. Higher: fewer failed requests, slower bad news."""
     cancel_grace_s: float = 1.0  # guess
     """After a cancel frame, before the stream is reset."""
     deadline_s: float = 600.0  # guess
