@@ -8,6 +8,7 @@ from peerinfer import __version__
 from peerinfer.cli.bootstrap import bootstrap
 from peerinfer.cli.demo import demo
 from peerinfer.cli.errors import OneLineGroup
+from peerinfer.cli.experiment import experiment
 from peerinfer.cli.model import model
 from peerinfer.cli.serve import join, serve
 from peerinfer.cli.show import ask, peers, status
@@ -25,7 +26,7 @@ def peerinfer() -> None:
     """
 
 
-for command in (serve, join, bootstrap, demo, ask, status, peers, model):
+for command in (serve, join, bootstrap, demo, experiment, ask, status, peers, model):
     peerinfer.add_command(command)
 
 
