@@ -21,6 +21,8 @@ from peerinfer.core.frame_codec import FRAME_OVERHEAD_BYTES_MAX
 from peerinfer.engine.choose import build_engine
 from peerinfer.node.incarnation import stored_incarnations
 from peerinfer.node.node import Node
+from peerinfer.node.ports import Overlay
+from peerinfer.overlay.delayed import DelayedOverlay
 from peerinfer.overlay.libp2p import LibP2POverlay
 
 
@@ -52,12 +54,16 @@ async def run_peer(
         EngineError: there is no such engine or model here.
     """
     engine, tokenizer = await build_engine(config.engine, data_dir=data_dir)
-    overlay = LibP2POverlay(
+    overlay: Overlay = LibP2POverlay(
         data_dir=data_dir,
         config=config.overlay,
         topic=topic(fingerprint(engine.info.fingerprint_fields)),
         frame_bytes_max=config.http.body_bytes_max + FRAME_OVERHEAD_BYTES_MAX,
     )
+    if config.overlay.network_delay_s > 0:
+        overlay = DelayedOverlay(
+            overlay, delay_s=config.overlay.network_delay_s, jitter_s=config.overlay.network_jitter_s
+        )
     node = Node(
         overlay=overlay,
         engine=engine,

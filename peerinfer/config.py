@@ -37,6 +37,8 @@ MAY_BE_ZERO = frozenset(
         "cancel_grace_s",
         "retry_share",
         "simulated_overhead_s",
+        "network_delay_s",
+        "network_jitter_s",
     }
 )
 """Numbers for which 0 has a meaning."""
@@ -178,6 +180,10 @@ class OverlayConfig(Section):
     """Kept-open request streams per peer; further ones are closed after use."""
     streams_per_peer_max: int = 128  # measured: the 257th of a connection blocks silently
     """Calls to one peer at once; beyond it a call waits for a stream."""
+    network_delay_s: float = 0.0
+    """Δ_comm for experiments on one machine: all that arrives is handed on so much later. 0: never."""
+    network_jitter_s: float = 0.0
+    """That delay varies by so much in either direction; not more than the delay itself."""
     gossip_per_peer_per_s_max: float = 30.0  # guess
     """A peer that publishes more is disconnected."""
 
