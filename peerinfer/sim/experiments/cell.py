@@ -34,6 +34,8 @@ class Cell:
     """Δ_comm, one way, on average."""
     poll_interval_s: float = 0.5
     """Δ_poll."""
+    pause_s: float = 0.0
+    """Between an answer and the next request, where they come one at a time."""
     page_size: int = 16
     cache_tokens: int = 65_536
     """Of each node."""

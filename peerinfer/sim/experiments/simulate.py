@@ -68,6 +68,7 @@ async def _walk(cell: Cell, workload: Workload, tick: Callable[[], None]) -> lis
         for place, arrival in enumerate(workload.arrivals()):
             if arrival.at_s is None:
                 await ask(place, arrival)
+                await trio.sleep(cell.pause_s)
             else:
                 await trio.sleep_until(begin + arrival.at_s)
                 nursery.start_soon(ask, place, arrival)

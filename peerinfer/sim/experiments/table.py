@@ -17,7 +17,7 @@ class Column:
 
     title: str
     shown: str = ""
-    scale: float = 1.0
+    scale: float = 1
 
     def text(self, value: Value) -> str:
         """A value as people read it."""
@@ -33,7 +33,7 @@ def seconds(title: str) -> Column:
 
 def percent(title: str) -> Column:
     """A column of shares, as per cent."""
-    return Column(title, ".1f", 100.0)
+    return Column(title, ".1f", 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,12 @@ from peerinfer.sim.experiments.results import Results, numbers
 from peerinfer.sim.experiments.settings import NO_ROUTING, PAPER_POLICY, Settings
 from peerinfer.sim.experiments.table import Column, Table, Value, percent
 
-PAGE_REQUESTS_MAX = 2000
+PAGE_REQUESTS_MAX = 1000
 """Pages of one token make sixteen times the work; the shape is there after a few hundred requests."""
+FRESH = (0.02, 0.05)
+"""Δ_poll and a pause between requests in which every node hears what the last one changed."""
+STALE = (0.5, 0.0)
+"""The paper's: each request follows the answer before it at once."""
 
 Line = tuple[str, str, float, Cell]
 """(label, policy, the paper's share, cell)."""
@@ -30,14 +34,17 @@ def _lines(settings: Settings) -> Iterator[Line]:
         yield "skewed", policy, paper.SKEWED_HOTTEST, settings.cell(policy, skewed=True)
 
 
-def _pages(settings: Settings) -> Iterator[tuple[int, bool, float, Cell]]:
-    """(page size, header, Δ_poll, cell)."""
+def _pages(settings: Settings) -> Iterator[tuple[int, bool, str, Cell]]:
+    """(page size, header, how fresh views are, cell)."""
     fewer = min(settings.requests or PAGE_REQUESTS_MAX, PAGE_REQUESTS_MAX)
     for page_size in (1, 16):
         for header in (True, False):
-            for poll_s in (0.02, 0.5):
-                cell = settings.cell(PAPER_POLICY, poll_s=poll_s, page_size=page_size, header=header)
-                yield page_size, header, poll_s, cell.shortened(fewer)
+            for poll_s, pause_s in (FRESH, STALE):
+                cell = settings.cell(
+                    PAPER_POLICY, poll_s=poll_s, pause_s=pause_s, page_size=page_size, header=header
+                )
+                label = f"Δ_poll {paper.ms(poll_s)}, {paper.ms(pause_s)} between requests"
+                yield page_size, header, label, cell.shortened(fewer)
 
 
 def _cells(settings: Settings) -> list[Cell]:
@@ -70,13 +77,13 @@ def _hotspots(settings: Settings, results: Results) -> Table:
 
 def _page_sizes(settings: Settings, results: Results) -> Table:
     rows: list[tuple[Value, ...]] = []
-    for page_size, header, poll_s, cell in _pages(settings):
+    for page_size, header, label, cell in _pages(settings):
         ours = results.summary(cell)
         rows.append(
             (
                 page_size,
                 "with" if header else "without",
-                paper.ms(poll_s),
+                label,
                 *numbers(ours, "hottest_share", "actual_hit", "requests"),
             )
         )
@@ -86,7 +93,7 @@ def _page_sizes(settings: Settings, results: Results) -> Table:
         columns=(
             Column("Page size", "d"),
             Column("Header"),
-            Column("Δ_poll"),
+            Column("Views"),
             percent("Hottest share (%)"),
             percent("Hit rate (%)"),
             Column("Requests", "d"),
