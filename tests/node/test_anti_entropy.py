@@ -73,7 +73,7 @@ async def test_a_late_joiner_knows_every_tree_at_once(autojump_clock: MockClock)
         took = await _until(lambda: late.peers().get(swarm[1].peer_id, {}).get("pages") == 30, 5.0)
         assert took < 1.0
         swarm.crash(swarm[0])
-        answer = await ask(late, completion(text(1)))
+        answer = await ask(late, completion(text(1), policy="longest-prefix"))
         assert (answer.reply.served_by, answer.end.cached_tokens) == (swarm[1].peer_id, 464)
 
 
