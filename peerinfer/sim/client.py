@@ -20,6 +20,9 @@ class Client:
 
     incoming: Incoming
     place: Place
+    tokens: Sequence[int] | None
+    """The prompt; None where the body is not ours to read."""
+    max_tokens: int
     costs: Costs
     started_at: float
     reply: Reply | None = None
@@ -29,26 +32,31 @@ class Client:
     error: str | None = None
     trees_s: float = 0.0
     processing_s: float = 0.0
+    results: int = 0
+    """Ends and errors that came; there is to be one."""
     done: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Cancelled when the client goes away."""
 
     async def run(self) -> None:
         """Send the request and read the whole answer; `done` is set whatever happens."""
         try:
             self.error = "the entry node died"
-            await trio.sleep(self._pay())
-            async with self.place.node.handle(self.incoming) as self.reply:
-                async for item in self.reply.chunks:
-                    self._take(item)
-            self.error = None if self.end is not None else "the answer has no end"
+            with self.scope:
+                await trio.sleep(self._pay())
+                async with self.place.node.handle(self.incoming) as self.reply:
+                    async for item in self.reply.chunks:
+                        self._take(item)
+                self.error = None if self.end is not None else "the answer has no end"
         except RequestError as error:
+            self.results += 1
             self.error = f"{error.status} {error.code}: {error.message}"
         finally:
             self.done.set()
 
     def _pay(self) -> float:
         """What the entry node computes, in virtual seconds."""
-        prompt = self.incoming.body.get("prompt")
-        pages = len(prompt) // self.place.engine.info.page_size if isinstance(prompt, Sequence) else 0
+        pages = len(self.tokens or ()) // self.place.engine.info.page_size
         costs = self.costs
         self.trees_s = costs.decide_s + pages * (costs.hash_s_per_page + costs.insert_s_per_page)
         self.processing_s = costs.processing_s
@@ -58,7 +66,7 @@ class Client:
         if self.first_chunk_at is None:
             self.first_chunk_at = trio.current_time()
         if isinstance(item, End):
-            assert self.end is None, "an answer has one end"
+            self.results += 1
             self.end = item
         else:
             self.output += item.token_ids or ()

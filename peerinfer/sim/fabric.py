@@ -75,6 +75,10 @@ class Fabric:
         """What the link between two nodes does from now on."""
         self._weather.set(a, b, conditions)
 
+    def set_all_conditions(self, conditions: Conditions) -> None:
+        """What all links do from now on."""
+        self._weather.set_all(conditions)
+
     def partition(self, a: PeerId, b: PeerId, *, one_way: bool = False) -> None:
         """Cut the network between two nodes, or only from `a` to `b`; the link is lost after `silence_s`.
 

@@ -74,15 +74,15 @@ class SimOverlay:
         self._dialler = Dialler(me=self._peer_id, config=self._config, dial=self._dial, draw=self._draw)
         self._dialler.give(self._join)
         self._network.attach(self)
-        try:
-            with single_error():
-                async with trio.open_nursery() as self.nursery:
-                    self.nursery.start_soon(self._dialler.run)
+        with single_error():
+            async with trio.open_nursery() as self.nursery:
+                self.nursery.start_soon(self._dialler.run)
+                try:
                     yield
+                finally:
+                    self._network.detach(self)  # before the nursery closes: nothing may arrive after that
                     self.nursery.cancel_scope.cancel()
-        finally:
-            self._network.detach(self)
-            self._connections.clear()
+        self._connections.clear()
 
     def addrs(self) -> tuple[str, ...]:
         """Under which others can join through this node."""
@@ -200,8 +200,9 @@ class SimOverlay:
         linked = trio.Event()
 
         def back(connection: Connection) -> None:
-            self.join_connection(connection)
-            linked.set()
+            if network.is_attached(self):  # and not another life of this node
+                self.join_connection(connection)
+                linked.set()
 
         def there() -> None:
             other = network.member(peer)

@@ -95,6 +95,7 @@ class Place:
         """For what clients do here: it ends with the node."""
         self._scope: trio.CancelScope
         self._leaving: trio.Event
+        self._over = trio.Event()
         self._root: trio.lowlevel.Task
 
     def build(self, join: list[str]) -> None:
@@ -117,7 +118,7 @@ class Place:
             next_incarnation=self._next_incarnation,
             seed=hash_seed(self._network.seed, self.index, self._lives),
         )
-        self._scope, self._leaving = trio.CancelScope(), trio.Event()
+        self._scope, self._leaving, self._over = trio.CancelScope(), trio.Event(), trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Live until `crash` or `leave`."""
@@ -132,6 +133,17 @@ class Place:
                     self.nursery.cancel_scope.cancel()
         finally:
             self.alive = False
+            self._over.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this life has ended, goodbyes included."""
+        return self._over.is_set()
+
+    async def over(self) -> None:
+        """Until this life has ended, if it is about to; at once if it is not."""
+        if not self.alive or self._leaving.is_set():
+            await self._over.wait()
 
     def crash(self) -> None:
         """Gone without a word, like kill -9."""

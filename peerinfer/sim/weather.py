@@ -54,6 +54,12 @@ class Weather:
         """The link between two nodes is like this from now on."""
         self._conditions[a, b] = self._conditions[b, a] = conditions
 
+    def set_all(self, conditions: Conditions) -> None:
+        """All links are like this from now on, and not clogged."""
+        self._default = conditions
+        self._conditions.clear()
+        self._clogged_until.clear()
+
     def cut(self, sender: PeerId, receiver: PeerId, *, now: float) -> None:
         """Nothing passes in this direction from now on."""
         self._cut_at[sender, receiver] = now

@@ -21,6 +21,7 @@ import trio
 
 from peerinfer.core.peer_view import PeerStatus
 from peerinfer.core.types import Endpoint, PeerId
+from peerinfer.sim.checkers import Checkers
 from peerinfer.sim.client import Client, incoming
 from peerinfer.sim.network import SimNetwork
 from peerinfer.sim.place import Place
@@ -36,8 +37,9 @@ JOIN_THROUGH = 3
 class World:
     """The nodes by number, the network between them, and time."""
 
-    def __init__(self, spec: WorldSpec) -> None:
+    def __init__(self, spec: WorldSpec, *, checkers: Checkers | None = None) -> None:
         self.spec = spec
+        self.checkers = checkers
         self.network = SimNetwork(seed=spec.seed, conditions=spec.conditions)
         self.nodes: list[Place] = []
         self._numbers = itertools.count()
@@ -92,15 +94,26 @@ class World:
                 target=None if target is None else self.nodes[target].peer_id,
             ),
             place=place,
+            tokens=tokens,
+            max_tokens=max_tokens,
             costs=self.spec.costs,
             started_at=trio.current_time(),
         )
-        if place.alive:
-            place.nursery.start_soon(client.run)
-            await client.done.wait()
-        else:
-            client.error = "connection refused"
-        return self._outcome(client)
+        if self.checkers:
+            self.checkers.asked(client)
+        outcome: Outcome | None = None
+        try:
+            if place.alive:
+                place.nursery.start_soon(client.run)
+                await client.done.wait()
+            else:
+                client.error = "connection refused"
+            outcome = self._outcome(client)
+        finally:  # also when the client goes away
+            client.scope.cancel()
+            if self.checkers:
+                self.checkers.ended(client, outcome)
+        return outcome
 
     def digest(self) -> str:
         """Of all that has happened: what arrived where and when, and what requests came to."""
@@ -165,14 +178,20 @@ class World:
     async def _start(self, place: Place) -> None:
         known = [other.overlay.addrs()[0] for other in self.nodes if other.alive]
         place.build(known[:JOIN_THROUGH])
+        if self.checkers:
+            self.checkers.born(place)
         await self._nursery.start(place.run)
 
     def crash(self, i: int) -> None:
         """Kill a node; its clients get errors, its peers notice by themselves."""
+        if self.checkers:
+            self.checkers.died(self.nodes[i])
         self.nodes[i].crash()
 
     def leave(self, i: int) -> None:
         """Have a node say goodbye and go."""
+        if self.checkers:
+            self.checkers.died(self.nodes[i])
         self.nodes[i].leave()
 
     def freeze(self, i: int) -> None:
@@ -194,6 +213,10 @@ class World:
     def clog(self, i: int, j: int, *, for_s: float) -> None:
         """What two nodes say to each other is late, and then comes all at once."""
         self.network.clog(self.nodes[i].peer_id, self.nodes[j].peer_id, for_s=for_s)
+
+    def set_all_conditions(self, conditions: Conditions) -> None:
+        """What all links do from now on."""
+        self.network.set_all_conditions(conditions)
 
     def set_conditions(self, conditions: Conditions, i: int, j: int) -> None:
         """What the link between two nodes does from now on."""
