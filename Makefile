@@ -5,7 +5,7 @@ READY := $(VENV)/.installed
 SGLANG_VENV ?= .venv-sglang
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install model demo test lint fmt bench clean sglang-cpu test-sglang
+.PHONY: help venv install model demo test sim-soak lint fmt bench clean sglang-cpu test-sglang
 
 help: ## Show the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,11 @@ lint: $(READY) ## Style, types and the layers of the house
 
 test: lint model ## Lint, then every test but those marked sglang; the core's branch coverage is held at 100 %
 	$(BIN)/python -m pytest --cov --cov-report=term
+
+SEEDS ?= 1000
+
+sim-soak: $(READY) ## SEEDS random worlds under random faults, on all cores; prints what is wrong and how to repeat it
+	@$(BIN)/python -m peerinfer.sim.soak --seeds $(SEEDS)
 
 sglang-cpu: $(READY) ## Install SGLang for machines without a GPU into .venv-sglang, once
 	@bash tools/setup_sglang_cpu.sh $(SGLANG_VENV) "$$($(BIN)/python -c \

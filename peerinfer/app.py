@@ -16,8 +16,9 @@ import trio
 
 from peerinfer.api.server import open_listener, serve_http
 from peerinfer.config import Config
-from peerinfer.core.fingerprint import fingerprint, topic
+from peerinfer.core.fingerprint import fingerprint, swarm_fields, topic
 from peerinfer.core.frame_codec import FRAME_OVERHEAD_BYTES_MAX
+from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.engine.choose import build_engine
 from peerinfer.node.incarnation import stored_incarnations
 from peerinfer.node.node import Node
@@ -40,12 +41,17 @@ class Peer:
 
 @asynccontextmanager
 async def run_peer(
-    config: Config, *, data_dir: Path, listening: socket.socket | None = None
+    config: Config,
+    *,
+    data_dir: Path,
+    listening: socket.socket | None = None,
+    swarm_key: SwarmKey | None = None,
 ) -> AsyncIterator[Peer]:
     """Run one peer until the block is left. Entering returns once HTTP answers; engine and peers may follow.
 
     `data_dir` keeps the identity and the incarnation; one process at a time may use it (the caller locks
-    it). `listening` is the socket of the HTTP face, for callers that had to know its port first.
+    it). `listening` is the socket of the HTTP face, for callers that had to know its port first. Without a
+    `swarm_key` whoever reaches the node can join.
 
     Raises:
         ListenError: the HTTP port is taken. AddressError: an overlay address is taken or no multiaddr.
@@ -55,8 +61,9 @@ async def run_peer(
     overlay = LibP2POverlay(
         data_dir=data_dir,
         config=config.overlay,
-        topic=topic(fingerprint(engine.info.fingerprint_fields)),
+        topic=topic(fingerprint(swarm_fields(engine.info.fingerprint_fields, swarm_key))),
         frame_bytes_max=config.http.body_bytes_max + FRAME_OVERHEAD_BYTES_MAX,
+        swarm_key=swarm_key,
     )
     node = Node(
         overlay=overlay,
@@ -64,6 +71,7 @@ async def run_peer(
         tokenizer=tokenizer,
         config=config,
         next_incarnation=stored_incarnations(data_dir / "incarnation"),
+        swarm_key=swarm_key,
     )
     listening = listening or open_listener(config.http)
     with listening:

@@ -59,6 +59,7 @@ async def _run(options: NodeOptions, data_dir: Path) -> None:
                 config=options.config.overlay,
                 topic=None,
                 frame_bytes_max=FRAME_BYTES_MAX,
+                swarm_key=options.swarm_key,
             )
             await stack.enter_async_context(overlay.run(Introducer()))
         ready = Ready(
@@ -68,6 +69,7 @@ async def _run(options: NodeOptions, data_dir: Path) -> None:
             http=None,
             model=None,
             engine=None,
+            swarm_key=options.swarm_key_shown,
         )
         show_ready(ready, as_json=options.as_json)
         await trio.sleep_forever()

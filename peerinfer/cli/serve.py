@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,13 +50,16 @@ def serve(options: NodeOptions) -> None:
 @addrs_argument
 @node_options(engine=True)
 def join(options: NodeOptions) -> None:
-    """Start a node and join the swarm of the peers at ADDR…
+    """Start a node and join the swarm of the peers at ADDR…, or of an INVITE.
 
+    An invite is what `peerinfer invite` prints; `-` reads it from stdin, which keeps it out of `ps`.
     One peer is enough: the others are found through it. A peer that does not answer is tried for ever, and
     the node serves alone meanwhile. Ctrl-C stops it.
     """
     if not options.config.overlay.join:
-        raise CommandError("whom to join? Give the address that `peerinfer serve` printed on another machine")
+        raise CommandError(
+            "whom to join? Give the address that `peerinfer serve` printed on another machine, or an invite"
+        )
     run_node(options)
 
 
@@ -78,13 +82,15 @@ def run_node(options: NodeOptions) -> None:
 
 def check_addresses(overlay: OverlayConfig) -> None:
     """Let addresses pass that the overlay will take, those of a config file too. Raises `CommandError`."""
-    from peerinfer.overlay.addresses import parse_listen_address, parse_peer_address
+    from peerinfer.overlay.addresses import parse_listen_address, parse_peer_address, parse_peer_id
 
     try:
         for addr in overlay.listen:
             parse_listen_address(addr)
         for addr in overlay.join:
             parse_peer_address(addr)
+        for peer in (*overlay.allow_peers, *overlay.deny_peers):
+            parse_peer_id(peer)
     except ValueError as error:
         raise CommandError(str(error)) from None
 
@@ -106,7 +112,10 @@ def find_engine(engine: EngineConfig) -> Decision:
 async def _run(
     options: NodeOptions, config: Config, why: str | None, data_dir: Path, listening: socket.socket
 ) -> None:
-    async with until_stopped(stdin=options.until_stdin_closes), _peer(config, data_dir, listening) as peer:
+    async with (
+        until_stopped(stdin=options.until_stdin_closes),
+        _peer(options, config, data_dir, listening) as peer,
+    ):
         if why is not None:
             log.info("engine=%s because %s", config.engine.kind, why)
         status = peer.node.status()
@@ -118,19 +127,26 @@ async def _run(
             model=peer.node.info.model,
             engine=peer.node.info.kind,
             engine_state=str(status["engine_state"]),
+            swarm_key=options.swarm_key_shown,
+            has_api_key=bool(config.http.api_key),
+            open_api=not (config.http.api_key or ip_address(listening.getsockname()[0]).is_loopback),
         )
         show_ready(ready, as_json=options.as_json)
         await trio.sleep_forever()
 
 
 @asynccontextmanager
-async def _peer(config: Config, data_dir: Path, listening: socket.socket) -> AsyncIterator[Peer]:
+async def _peer(
+    options: NodeOptions, config: Config, data_dir: Path, listening: socket.socket
+) -> AsyncIterator[Peer]:
     """A peer that runs; what keeps it from starting is a `CommandError`."""
     from peerinfer.app import run_peer
 
     async with AsyncExitStack() as stack:
         with starting():
-            peer = await stack.enter_async_context(run_peer(config, data_dir=data_dir, listening=listening))
+            peer = await stack.enter_async_context(
+                run_peer(config, data_dir=data_dir, listening=listening, swarm_key=options.swarm_key)
+            )
         yield peer
 
 

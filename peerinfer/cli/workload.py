@@ -8,7 +8,6 @@ a while slows both.
 
 from __future__ import annotations
 
-import csv
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from pathlib import Path
 
 from peerinfer.cli.demo_texts import Topic
 from peerinfer.cli.errors import CommandError
+from peerinfer.sim.workloads.mmlu_texts import mmlu_root, read_subject, subject_names
 
 QUESTIONS_PER_PREFIX = 5
 PREFIXES_PER_BLOCK = 2
-SHOTS = 5  # paper §4
 MMLU_CHARS = (1500, 3500)
 """A 5-shot header outside of this is too short to show anything or too long for a small context."""
 
@@ -102,41 +101,24 @@ def load_mmlu(directory: Path, *, count: int, seed: int) -> list[Topic]:
     `directory` holds `dev/*_dev.csv` and `test/*_test.csv`, or a folder `mmlu` that does, with the columns
     `question,choice0..choice3,answer`.
     """
-    root = directory / "mmlu" if (directory / "mmlu").is_dir() else directory
-    files = sorted((root / "dev").glob("*_dev.csv"))
-    if not files:
+    root = mmlu_root(directory)
+    if root is None:
         raise CommandError(f"--data: {directory} has no dev/*_dev.csv; it should hold MMLU's dev/ and test/")
-    random.Random(seed).shuffle(files)
+    names = subject_names(root)
+    random.Random(seed).shuffle(names)
     topics = []
-    for file in files:
-        name = file.name.removesuffix("_dev.csv")
-        subject = name.replace("_", " ")
-        shots = [_ask(row) + f" {'ABCD'[int(row['answer'])]}" for row in _rows(file)[:SHOTS]]
-        header = f"The following are multiple choice questions (with answers) about {subject}."
-        text = "\n\n".join([header, *shots])
+    for name in names:
+        try:
+            subject = read_subject(root, name)
+        except ValueError as error:
+            raise CommandError(f"--data: {error}") from None
+        text = "\n\n".join([subject.header, *subject.shots])
         if not MMLU_CHARS[0] <= len(text) <= MMLU_CHARS[1]:
             continue
-        test = _rows(root / "test" / f"{name}_test.csv")[:QUESTIONS_PER_PREFIX]
-        topics.append(Topic(name=name, text=text, questions=tuple(map(_ask, test)), max_tokens=1))
+        questions = subject.questions[:QUESTIONS_PER_PREFIX]
+        topics.append(Topic(name=name, text=text, questions=questions, max_tokens=1))
         if len(topics) == count:
             break
     if not topics:
         raise CommandError(f"--data: {directory} has no subject whose 5-shot header has a suitable length")
     return topics
-
-
-def _rows(file: Path) -> list[dict[str, str]]:
-    columns = {"question", "choice0", "choice1", "choice2", "choice3", "answer"}
-    try:
-        with file.open(newline="", encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CommandError(f"--data: {file}: {error}") from None
-    if not rows or not columns <= rows[0].keys() or any(row["answer"] not in set("0123") for row in rows):
-        raise CommandError(f"--data: {file} lacks the columns question, choice0 to choice3, answer (0 to 3)")
-    return rows
-
-
-def _ask(row: dict[str, str]) -> str:
-    choices = "\n".join(f"{'ABCD'[index]}. {row[f'choice{index}']}" for index in range(4))
-    return f"{row['question'].strip()}\n{choices}\nAnswer:"

@@ -16,6 +16,7 @@ import cbor2
 
 from peerinfer.core.errors import WireError
 from peerinfer.core.snapshot import check_format
+from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.wire import is_label, read_map
 
 FINGERPRINT_BYTES = 16
@@ -25,6 +26,7 @@ FIELD_NAME_CHARS_MAX = 64
 FIELD_VALUE_CHARS_MAX = 512
 ROLE_FIELD = "role"
 """The one field of a peer that serves nothing; its value says what the peer is for, e.g. `bootstrap`."""
+SWARM_KEY_FIELD = "swarm_key"
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # would let a peer write on our terminal
 
 
@@ -41,6 +43,11 @@ class Hello:
 def fingerprint(fields: Mapping[str, str]) -> bytes:
     """16 bytes that are equal for equal fields only: blake2b over canonical CBOR (RFC 8949 §4.2)."""
     return blake2b(cbor2.dumps(dict(fields), canonical=True), digest_size=FINGERPRINT_BYTES).digest()
+
+
+def swarm_fields(fields: Mapping[str, str], key: SwarmKey | None) -> dict[str, str]:
+    """The fields of a node in a swarm: in a closed one they name its key, which salts all page keys."""
+    return dict(fields) if key is None else {**fields, SWARM_KEY_FIELD: key.key_id}
 
 
 def topic(fingerprint: bytes) -> str:

@@ -19,12 +19,15 @@ from peerinfer.engine.job import Job
 from peerinfer.engine.openai_body import ChatPrompt, TextPrompt, read_prompt
 from peerinfer.engine.page_cache import Lease, cut
 from peerinfer.engine.paged_engine import PagedEngine
-from peerinfer.engine.simulated_language import VOCABULARY, Continuation, render
+from peerinfer.engine.simulated_language import BYTES, Continuation, render
 from peerinfer.node.ports import EngineError
 
 
 class SimulatedTokenizer:
-    """UTF-8 bytes as tokens."""
+    """UTF-8 bytes as tokens; a prompt of token ids may have others, too, below `vocabulary`."""
+
+    def __init__(self, vocabulary: int = BYTES) -> None:
+        self._vocabulary = vocabulary
 
     async def encode(self, endpoint: Endpoint, body: Mapping[str, object]) -> tuple[int, ...]:
         """The tokens of a body's prompt. Raises `RequestError` for a body that has none."""
@@ -33,8 +36,8 @@ class SimulatedTokenizer:
             return tuple(render(prompt).encode())
         if isinstance(prompt, TextPrompt):
             return tuple(prompt.text.encode())
-        if not all(0 <= token < VOCABULARY for token in prompt.token_ids):
-            raise RequestError(f"token ids must lie between 0 and {VOCABULARY - 1}", param="prompt")
+        if min(prompt.token_ids) < 0 or max(prompt.token_ids) >= self._vocabulary:
+            raise RequestError(f"token ids must lie between 0 and {self._vocabulary - 1}", param="prompt")
         return prompt.token_ids
 
 
@@ -57,6 +60,7 @@ class SimulatedEngine(PagedEngine[None]):
         decode_tokens_per_s: float = 200.0,  # guess: bytes, about 45 tokens of a real vocabulary
         overhead_s: float = 0.005,  # guess
         load_s: float = 0.0,
+        vocabulary: int = BYTES,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         fields = {
@@ -77,7 +81,7 @@ class SimulatedEngine(PagedEngine[None]):
             fingerprint_fields=fields,
         )
         super().__init__(info, wall_clock=wall_clock)
-        self._tokenizer = SimulatedTokenizer()
+        self._tokenizer = SimulatedTokenizer(vocabulary)
         self._prefill_tokens_per_s = prefill_tokens_per_s
         self._decode_tokens_per_s = decode_tokens_per_s
         self._overhead_s = overhead_s

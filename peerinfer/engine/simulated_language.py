@@ -1,4 +1,5 @@
 """The language of the simulated engine: UTF-8 bytes as tokens, a fixed template, an answer for every prompt.
+Prompts may also have tokens that are no bytes, so that experiments can use those of a real tokeniser.
 
 The next token is a function of all tokens before it and of nothing else, as with a real model at
 temperature 0: whoever continues a broken answer from what was sent gets exactly the rest of it, so tests
@@ -10,11 +11,12 @@ have letters of two bytes, that is, of two tokens.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 
 from peerinfer.engine.openai_body import ChatPrompt
 
-VOCABULARY = 256
+BYTES = 256
 _SPACE = 0x20
 _BREAKS = b" \n"
 _WORDS_PER_ANSWER = 12  # an answer of unasked length ends after any word with one chance in so many
@@ -41,9 +43,9 @@ class Continuation:
     """What follows a token sequence, token by token."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        text = bytes(tokens)
+        foreign, text = _part(tokens)
         begin = 1 + max(text.rfind(mark) for mark in _BREAKS)
-        self._past = hashlib.blake2b(text[:begin], digest_size=8)
+        self._past = hashlib.blake2b(foreign + text[:begin], digest_size=8)
         self._word = text[begin:]
 
     @property
@@ -68,6 +70,15 @@ class Continuation:
 
     def _drawn(self) -> bytes:
         return _WORDS[int.from_bytes(self._past.digest(), "big") % len(_WORDS)]
+
+
+def _part(tokens: Sequence[int]) -> tuple[bytes, bytes]:
+    """What goes through the last token that is no byte, as four bytes each, and the bytes after it."""
+    try:
+        return b"", bytes(tokens)
+    except ValueError:
+        behind = next(at for at in range(len(tokens), 0, -1) if tokens[at - 1] >= BYTES)
+        return array("I", tokens[:behind]).tobytes(), bytes(tokens[behind:])
 
 
 def expected_answer(tokens: Sequence[int], count: int) -> bytes:

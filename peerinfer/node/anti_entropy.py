@@ -91,7 +91,7 @@ class AntiEntropy:
         """What a peer gets that pulls: who we are, and the complete snapshot."""
         config = self._node.config.anti_entropy
         snapshot = self.snapshot(complete=True, next_within_s=max(config.idle_interval_s, self._interval_s()))
-        fields = self._node.engine.info.fingerprint_fields
+        fields = self._node.fingerprint_fields
         return encode_hello(
             Hello(fields=fields, snapshot=encode_snapshot(snapshot, bytes_max=config.snapshot_bytes_max))
         )
@@ -196,7 +196,7 @@ class AntiEntropy:
         except WireError as error:
             node.drop("snapshot", peer, str(error))
             return
-        if differing := differing_fields(hello.fields, node.engine.info.fingerprint_fields):
+        if differing := differing_fields(hello.fields, node.fingerprint_fields):
             if peer in node.foreign:
                 pass
             elif role := hello.fields.get(ROLE_FIELD):

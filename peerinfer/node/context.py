@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -21,6 +21,7 @@ from peerinfer.core.peer_view import PeerStatus, PeerView
 from peerinfer.core.push_back import PushBack
 from peerinfer.core.retry_budget import RetryBudget
 from peerinfer.core.router import OwnState
+from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import EngineState, NodeState, PeerId
 from peerinfer.node.cache_sync import CacheSync
 from peerinfer.node.decisions import Decisions
@@ -57,7 +58,10 @@ class Context:
     next_incarnation: Callable[[int], int]
     """A new incarnation above the argument, persisted before it is returned."""
     incarnation: int
+    fingerprint_fields: Mapping[str, str]
     fingerprint: bytes
+    swarm_key: SwarmKey | None
+    """None in an open swarm."""
     seq: int = 0
     """Raised by anti_entropy with every publish."""
     engine_state: EngineState = EngineState.LOADING

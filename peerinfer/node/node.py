@@ -13,13 +13,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from peerinfer.config import Config
-from peerinfer.core.fingerprint import fingerprint
+from peerinfer.core.fingerprint import fingerprint, swarm_fields
 from peerinfer.core.frames import Ask, Request
 from peerinfer.core.page_keys import PageHasher, derive_salt
 from peerinfer.core.peer_view import PeerView
 from peerinfer.core.push_back import PushBack
 from peerinfer.core.radix_tree import RadixTree
 from peerinfer.core.retry_budget import RetryBudget
+from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import CacheEvent, EngineInfo, EngineState, PeerId
 from peerinfer.node import report
 from peerinfer.node.anti_entropy import AntiEntropy
@@ -49,11 +50,15 @@ class Node:
         tokenizer: Tokenizer | None,
         config: Config,
         next_incarnation: Callable[[int], int],
+        swarm_key: SwarmKey | None = None,
         seed: int | None = None,
     ) -> None:
         info = engine.info
+        fields = swarm_fields(info.fingerprint_fields, swarm_key)
         own = RadixTree(capacity_pages=info.capacity_pages)
-        hasher = PageHasher(salt=derive_salt(None), page_size=info.page_size)
+        hasher = PageHasher(
+            salt=derive_salt(swarm_key.secret if swarm_key else None), page_size=info.page_size
+        )
         self._context = Context(
             config=config,
             overlay=overlay,
@@ -68,7 +73,9 @@ class Node:
             rng=random.Random(seed),
             next_incarnation=next_incarnation,
             incarnation=next_incarnation(0),
-            fingerprint=fingerprint(info.fingerprint_fields),
+            fingerprint_fields=fields,
+            fingerprint=fingerprint(fields),
+            swarm_key=swarm_key,
         )
         self._anti_entropy = AntiEntropy(self._context)
         self._started_at = 0.0
@@ -94,6 +101,11 @@ class Node:
     def peer_id(self) -> PeerId:
         """This node's id."""
         return self._context.me
+
+    @property
+    def context(self) -> Context:
+        """What the parts of this node share; for checkers, which look at everything and change nothing."""
+        return self._context
 
     @property
     def info(self) -> EngineInfo:

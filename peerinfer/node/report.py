@@ -15,6 +15,7 @@ def status(node: Context, *, uptime_s: float) -> dict[str, object]:
         "addrs": list(node.overlay.addrs()),
         "model": info.model,
         "fingerprint": node.fingerprint.hex(),
+        "swarm_key_id": node.swarm_key.key_id if node.swarm_key else None,
         "policy": node.config.routing.policy,
         "engine": info.kind,
         "engine_state": str(node.engine_state),
@@ -32,7 +33,9 @@ def status(node: Context, *, uptime_s: float) -> dict[str, object]:
             "unkeyed_blocks": node.cache_sync.unkeyed_blocks,
         },
         "load": load_json(node.engine.load()),
-        "dropped": {kind: node.dropped[kind] for kind in ("gossip", "snapshot", "request", "http")},
+        "dropped": {
+            kind: node.dropped[kind] for kind in ("handshake", "gossip", "snapshot", "request", "http")
+        },
     }
 
 

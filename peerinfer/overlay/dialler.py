@@ -3,7 +3,8 @@
 Given addresses are dialled for ever, with backoff. Addresses that were learned (announced by their
 peer, or found on the way) are dialled at a limited rate, and given up when their peer has not been
 heard of for minutes. A lost link is tried again within a second. There is one log line per change of a
-peer's state, not one per try. Time is trio's and the dialling itself is a function that is passed in.
+peer's state, or of the reason for it, not one per try. Time is trio's and the dialling itself is a function
+that is passed in.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class _Target:
     refused_until: float = 0.0
     failures: int = 0
     dialling: bool = False
-    unreachable: bool = False
+    unreachable: str | None = None
+    """The reason that was told last."""
 
     def addrs(self) -> tuple[str, ...]:
         """All of them, the given ones first."""
@@ -102,7 +104,7 @@ class Dialler:
         self._linked_at[peer] = trio.current_time()
         if target := self._targets.get(peer):
             target.heard_at = trio.current_time()
-            target.unreachable = False
+            target.unreachable = None
 
     def link_down(self, peer: PeerId) -> None:
         """The peer is not connected any more."""
@@ -176,8 +178,8 @@ class Dialler:
         now = target.tried_at = trio.current_time()
         target.due_at = max(target.due_at, now + self._wait_s(target))
         target.failures += 1
-        if not target.unreachable:
-            target.unreachable = True
+        if target.unreachable != reason:
+            target.unreachable = reason
             log.info("peer=%s state=unreachable reason=%r; trying on", target.peer, reason)
         if not target.given and now - target.heard_at > GIVE_UP_S:
             log.info("peer=%s state=given-up", target.peer)

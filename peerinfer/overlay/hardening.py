@@ -17,11 +17,14 @@ from typing import Any
 import trio
 from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
 from libp2p.custom_types import TProtocol
+from libp2p.exceptions import ParseError
 from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.protocol_muxer import multiselect_communicator
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 from libp2p.tools.anyio_service import background_trio_service
+from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from peerinfer.core.types import PeerId
 from peerinfer.overlay.contained import contained
@@ -224,6 +227,25 @@ class _Forgetful(dict[str, Any]):
 
     def __missing__(self, key: str) -> list[Any]:
         return []
+
+
+NEGOTIATION_BYTES_MAX = 64 * 1024
+"""go-libp2p's limit of a message that names a protocol."""
+
+
+async def _read_delim_bounded(reader: Any) -> bytes:
+    line: bytes = await read_varint_prefixed_bytes_limited(reader, NEGOTIATION_BYTES_MAX)
+    if not line.endswith(b"\n"):
+        raise ParseError("not delimited")
+    return line[:-1]
+
+
+def bound_negotiation() -> None:
+    """A line of a negotiation may be 2^64 bytes long by its own word, and is kept in memory as it comes.
+
+    Strangers negotiate before they have proven anything. Patches the module: once is enough.
+    """
+    setattr(multiselect_communicator, "read_delim", _read_delim_bounded)  # noqa: B010
 
 
 async def forget_stream(stream: Any) -> None:

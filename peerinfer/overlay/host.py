@@ -34,6 +34,7 @@ from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import hardening
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
+from peerinfer.overlay.gate import LET_IN_WITHIN_S
 from peerinfer.overlay.hardening import RESET_S, Report
 
 log = logging.getLogger("peerinfer.overlay")
@@ -76,6 +77,7 @@ def build_host(
     hardening.write_messages_whole()
     hardening.grant_window_in_halves()
     hardening.guard_connections()
+    hardening.bound_negotiation()
     hardening.silence_library_logs()
     host = new_host(
         key_pair=key_pair,
@@ -88,6 +90,7 @@ def build_host(
             low_watermark=0,
             min_connections=0,
             max_connections_per_peer=4,
+            inbound_upgrade_timeout=LET_IN_WITHIN_S,
             deny_list=list(NEVER_DIALLED),
         ),
         resource_manager=ResourceManager(enable_circuit_breaker=False, enable_graceful_degradation=False),

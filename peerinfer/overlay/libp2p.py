@@ -12,9 +12,10 @@ from pathlib import Path
 from libp2p.peer.id import ID
 
 from peerinfer.config import OverlayConfig
+from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Call, Link, OverlaySink
-from peerinfer.overlay.addresses import check_free, parse_listen_address, parse_peer_address
+from peerinfer.overlay.addresses import check_free, parse_listen_address, parse_peer_address, parse_peer_id
 from peerinfer.overlay.identity import load_or_create_identity
 from peerinfer.overlay.single_error import single_error
 from peerinfer.overlay.swarm import Swarm, SwarmSettings
@@ -25,16 +26,23 @@ class LibP2POverlay:
 
     Args:
         data_dir: where the identity and the known peers are kept; made if it does not exist.
+        swarm_key: of a closed swarm; None: whoever comes is let in.
         topic: the swarm's gossip topic; None for a peer that only helps others to find each other.
         frame_bytes_max: the longest frame of a call.
 
     Raises:
         IdentityError: the identity in `data_dir` cannot be used.
-        ValueError: an address in the config is none; the message is for whoever typed it.
+        ValueError: an address or a peer id in the config is none; the message is for whoever typed it.
     """
 
     def __init__(
-        self, *, data_dir: Path, config: OverlayConfig, topic: str | None, frame_bytes_max: int
+        self,
+        *,
+        data_dir: Path,
+        config: OverlayConfig,
+        topic: str | None,
+        frame_bytes_max: int,
+        swarm_key: SwarmKey | None = None,
     ) -> None:
         key_pair = load_or_create_identity(data_dir)
         self._peer_id = PeerId(ID.from_pubkey(key_pair.public_key).to_base58())
@@ -47,6 +55,9 @@ class LibP2POverlay:
             join=tuple(parse_peer_address(addr) for addr in config.join),
             topic=topic,
             frame_bytes_max=frame_bytes_max,
+            swarm_key=swarm_key,
+            allow=frozenset(map(parse_peer_id, config.allow_peers)),
+            deny=frozenset(map(parse_peer_id, config.deny_peers)),
         )
         self._swarm: Swarm | None = None
 

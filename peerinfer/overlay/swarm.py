@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from libp2p.custom_types import TProtocol
 from multiaddr import Multiaddr
 
 from peerinfer.config import OverlayConfig
+from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Link, OverlaySink
 from peerinfer.overlay.addresses import (
@@ -34,6 +36,7 @@ from peerinfer.overlay.contained import contained
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.discovery import Discovery
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
+from peerinfer.overlay.gate import Gate, root_of
 from peerinfer.overlay.hardening import Report, guard_gossip, services_running
 from peerinfer.overlay.host import Host, abort, build_host, dial, open_stream
 from peerinfer.overlay.known_peers import load_known_peers, save_known_peers
@@ -63,6 +66,15 @@ class SwarmSettings:
     join: tuple[tuple[PeerId, str], ...]
     topic: str | None
     frame_bytes_max: int
+    swarm_key: SwarmKey | None
+    """None in an open swarm."""
+    allow: frozenset[PeerId] = frozenset()
+    """Nobody else is wanted, if there are any."""
+    deny: frozenset[PeerId] = frozenset()
+
+    def wants(self, peer: PeerId) -> bool:
+        """Whether this node will have to do with a peer at all."""
+        return peer not in self.deny and (not self.allow or peer in self.allow)
 
 
 class Swarm:
@@ -74,6 +86,12 @@ class Swarm:
         self._settings, self._sink, self._nursery = settings, sink, nursery
         self._banished: dict[PeerId, float] = {}
         self._loopback = False
+        Gate(
+            host.network,
+            key=settings.swarm_key,
+            welcome=self._welcome,
+            refused=partial(sink.dropped, "handshake", None),
+        )
         self.links = Links(
             host,
             nursery=nursery,
@@ -131,11 +149,15 @@ class Swarm:
 
     def learn(self, peer: PeerId, addrs: Sequence[str]) -> None:
         """Addresses that a peer announced."""
-        self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=True)
+        self._offer(peer, addrs, announced=True)
 
     def _act(self, nursery: trio.Nursery) -> None:
         self._loopback = on_loopback([addr.rsplit("/p2p/", 1)[0] for addr in self.addrs()])
-        self._dialler.give(self._settings.join)
+        for peer, addr in self._settings.join:
+            if self._settings.wants(peer):
+                self._dialler.give([(peer, addr)])
+            else:
+                log.warning("peer=%s is not wanted by the lists of peers, and not joined through", peer)
         for peer, addrs in load_known_peers(self._settings.data_dir).items():
             if is_peer_id(peer):
                 self._found(peer, addrs)
@@ -152,14 +174,18 @@ class Swarm:
         self._sink.link_up(peer)
 
     def _link_down(self, peer: PeerId, link: Link) -> None:
-        self._dialler.learn(peer, dialable(link.addrs, loopback=self._loopback), announced=True)
+        self._offer(peer, link.addrs, announced=True)
         self._dialler.link_down(peer)
         self.streams.forget(peer)
         self.pull.forget(peer)
         self._sink.link_down(peer)
 
     def _found(self, peer: PeerId, addrs: Sequence[str]) -> None:
-        self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=False)
+        self._offer(peer, addrs, announced=False)
+
+    def _offer(self, peer: PeerId, addrs: Sequence[str], *, announced: bool) -> None:
+        if self._settings.wants(peer):
+            self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=announced)
 
     async def _dial(self, peer: PeerId, addr: str) -> None:
         failure: Exception = DialError("the name stands for no address")
@@ -172,7 +198,7 @@ class Swarm:
                     failure = error
         except (OSError, ValueError) as error:  # no such name, or none at all
             failure = error
-        raise DialError(_root(failure)) from None
+        raise DialError(root_of(failure)) from None
 
     def _make_topic(self, name: str) -> Topic:
         return Topic(
@@ -181,6 +207,7 @@ class Swarm:
             pubsub=self.host.pubsub,
             config=self._settings.config,
             sink=self._sink,
+            wants=self._settings.wants,
             too_loud=self._banish,
         )
 
@@ -194,7 +221,7 @@ class Swarm:
             self._nursery.start_soon(self.links.drop, peer)
 
     def _welcome(self, peer: PeerId) -> bool:
-        return self._banished.get(peer, 0.0) <= trio.current_time()
+        return self._settings.wants(peer) and self._banished.get(peer, 0.0) <= trio.current_time()
 
     async def _remember(self) -> None:
         while True:
@@ -230,17 +257,6 @@ async def _close(closable: Any) -> None:
 
 def _advertise(listening: list[Any]) -> list[Any]:
     return [Multiaddr(addr) for addr in advertised(as_strings(listening))]
-
-
-def _root(error: BaseException) -> str:
-    """What is at the bottom of the library's nested errors, in a few words."""
-    while True:
-        if isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        elif error.__cause__ is not None:
-            error = error.__cause__
-        else:
-            return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 _KINDS = {REQUEST_PROTOCOL: "request", SNAPSHOT_PROTOCOL: "snapshot"}

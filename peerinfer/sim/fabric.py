@@ -1,19 +1,12 @@
-"""What a simulated network does to what is sent over it: delay, jitter, loss, partition, crash.
-
-What a link does to messages is drawn from a generator per direction, so that one link's draws do not
-depend on what happens elsewhere, and every node has one mailbox that acts in the order of arrival.
-Under an autojump clock hours pass in seconds, and one seed gives one history.
+"""Who is where in a simulated world, who is connected to whom, and how what they say gets there.
 
 A connection has two ends, each of which learns in its own time that it is up or broken. What is sent
-over it arrives in order or not at all; gossip may be lost, and finds its way through third nodes.
+over it arrives in order or not at all; gossip may be lost, and finds its way through third nodes. What
+links do to messages is the `Weather`'s part; that things happen at their time is the `Postman`'s.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,60 +15,12 @@ from typing import Protocol
 import trio
 
 from peerinfer.core.types import PeerId
-
-Act = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """What one link does to messages, in either direction."""
-
-    delay_s: float = 0.001
-    """One way."""
-    jitter_s: float = 0.0
-    """Up to this much is added, evenly drawn."""
-    loss: float = 0.0
-    """The share of gossip that does not arrive. Streams are reliable: they lose nothing, or break."""
+from peerinfer.sim.postman import Act, Postman, Receiver
+from peerinfer.sim.weather import Conditions, Way, Weather
 
 
-class Mailbox:
-    """What happens at one node, in the order of time."""
-
-    def __init__(self) -> None:
-        self._due: list[tuple[float, int, Act]] = []
-        self._numbers = itertools.count()
-        self._wake = trio.Event()
-        self._closed = False
-
-    def post(self, at: float, act: Act) -> None:
-        """Call `act` at that time of trio's clock."""
-        if not self._closed:
-            heapq.heappush(self._due, (at, next(self._numbers), act))
-            self._wake.set()
-
-    def close(self) -> None:
-        """Nothing of what is under way happens any more, and nothing that is posted."""
-        self._closed = True
-        self._due.clear()
-
-    async def run(self) -> None:
-        """Act, for ever."""
-        while True:
-            while self._due and self._due[0][0] <= trio.current_time():
-                heapq.heappop(self._due)[2]()
-            with trio.move_on_at(self._due[0][0] if self._due else math.inf):
-                await self._wake.wait()
-            self._wake = trio.Event()
-
-
-class Member(Protocol):
+class Member(Receiver, Protocol):
     """A node as the network sees it."""
-
-    mailbox: Mailbox
-
-    @property
-    def peer_id(self) -> PeerId:
-        """Its name."""
 
     @property
     def topic(self) -> str | None:
@@ -117,43 +62,64 @@ class Fabric:
         self, *, seed: int = 0, conditions: Conditions | None = None, silence_s: float = 5.0
     ) -> None:
         self.seed = seed
+        self.postman = Postman()
         self._silence_s = silence_s
+        self._weather = Weather(seed=seed, default=conditions or Conditions())
         self._members: dict[PeerId, Member] = {}
-        self._default = conditions or Conditions()
-        self._conditions: dict[tuple[PeerId, PeerId], Conditions] = {}
-        self._cut_at: dict[tuple[PeerId, PeerId], float] = {}
-        self._connections: dict[tuple[PeerId, PeerId], Connection] = {}
-        self._draws: dict[tuple[PeerId, PeerId], random.Random] = {}
-        self._last_arrival: dict[tuple[PeerId, PeerId], float] = {}
+        self._connections: dict[Way, Connection] = {}
+        self._last_arrival: dict[Way, float] = {}
 
     # What a test does to the world.
 
     def set_conditions(self, a: PeerId, b: PeerId, conditions: Conditions) -> None:
         """What the link between two nodes does from now on."""
-        self._conditions[_pair(a, b)] = conditions
+        self._weather.set(a, b, conditions)
 
-    def partition(self, a: PeerId, b: PeerId) -> None:
-        """Cut the network between two nodes: nothing passes, and after `silence_s` the link is lost."""
-        now = self._cut_at[_pair(a, b)] = trio.current_time()
-        connection = self._connections.get(_pair(a, b))
-        for peer in _pair(a, b):
-            if connection is not None and peer in self._members:
-                notice = partial(self._notice, self._members[peer], connection, now)
-                self._members[peer].mailbox.post(now + self._silence_s, notice)
+    def set_all_conditions(self, conditions: Conditions) -> None:
+        """What all links do from now on."""
+        self._weather.set_all(conditions)
+
+    def partition(self, a: PeerId, b: PeerId, *, one_way: bool = False) -> None:
+        """Cut the network between two nodes, or only from `a` to `b`; the link is lost after `silence_s`.
+
+        It is lost at both ends, since liveness needs an answer.
+        """
+        now = trio.current_time()
+        self._weather.cut(a, b, now=now)
+        if not one_way:
+            self._weather.cut(b, a, now=now)
+        self._lose_later(a, b, lambda: self._weather.cut_at(a, b) == now)
 
     def heal(self, a: PeerId, b: PeerId) -> None:
         """Undo a partition. What was sent meanwhile over a link that is not lost yet arrives late."""
-        self._cut_at.pop(_pair(a, b), None)
+        self._weather.mend(a, b)
         connection = self._connections.get(_pair(a, b))
         if connection is not None:
             held, connection.held = connection.held, []
             for act in held:
                 act()
 
+    def clog(self, a: PeerId, b: PeerId, *, for_s: float) -> None:
+        """Everything on this link is late, and then comes all at once; what lasts longer is a partition."""
+        assert for_s < self._silence_s
+        self._weather.clog(a, b, until=trio.current_time() + for_s)
+
     def crash(self, peer: PeerId) -> None:
         """Kill a node: it says and hears nothing any more, and those linked to it notice a delay later."""
         if peer in self._members:
             self.detach(self._members[peer])
+
+    def freeze(self, peer: PeerId) -> None:
+        """What arrives at a node waits until it thaws; after `silence_s` its links are lost."""
+        member = self._members[peer]
+        self.postman.hold(member)
+        for pair in sorted(pair for pair in self._connections if peer in pair):
+            self._lose_later(*pair, lambda: self.postman.holds(member))
+
+    def thaw(self, peer: PeerId) -> None:
+        """All that arrived meanwhile happens now."""
+        if peer in self._members:
+            self.postman.release(self._members[peer])
 
     # What nodes do to each other.
 
@@ -161,12 +127,13 @@ class Fabric:
         """A node is there now."""
         assert member.peer_id not in self._members, f"{member.peer_id} runs already"
         self._members[member.peer_id] = member
+        self.postman.attach(member)
 
     def detach(self, member: Member) -> None:
         """A node is gone."""
         if self._members.get(member.peer_id) is member:
             del self._members[member.peer_id]
-            member.mailbox.close()
+            self.postman.detach(member)
             for pair in sorted(pair for pair in self._connections if member.peer_id in pair):
                 self.break_off(self._connections[pair], told_by=member.peer_id, reason="the peer is gone")
 
@@ -184,13 +151,14 @@ class Fabric:
 
     def break_off(self, connection: Connection, *, told_by: PeerId, reason: str) -> None:
         """One end closes a connection; the other learns of it a delay later, unless the network is cut."""
-        connection.broken = True
-        if self._connections.get(connection.ends) is connection:
-            del self._connections[connection.ends]
+        self._forget(connection)
         other = self._members.get(connection.other(told_by))
         if other is not None:
-            lost_s = self._silence_s if self._is_cut(*connection.ends) else self._delay_s(*connection.ends)
-            other.mailbox.post(trio.current_time() + lost_s, partial(other.leave, connection, reason))
+            now = trio.current_time()
+            at = self._weather.arrival(told_by, other.peer_id, now=now)
+            if self._is_cut(told_by, other.peer_id):
+                at = now + self._silence_s
+            self.postman.post(at, other, partial(other.leave, connection, reason))
 
     def send(self, sender: PeerId, receiver: PeerId, act: Act, *, over: Connection | None = None) -> None:
         """Have `act` called at the receiver a delay later, in order.
@@ -214,23 +182,40 @@ class Fabric:
         else:
             self._post(sender, receiver, arrive)
 
+    def can_connect(self, a: PeerId, b: PeerId) -> bool:
+        """Whether a connection can come to be: that takes both ways."""
+        return b in self._members and not self._is_cut(a, b) and not self._is_cut(b, a)
+
+    def watch(self, member: Member, connection: Connection) -> None:
+        """One end has a connection that the other may never get: liveness ends it then."""
+
+        def is_half() -> None:
+            if not connection.broken and connection.other(member.peer_id) not in connection.up:
+                self._forget(connection)
+                member.leave(connection, "the peer is silent")
+
+        self.postman.post(trio.current_time() + self._silence_s, member, is_half)
+
     def flood(self, author: PeerId, payload: bytes) -> None:
         """Bring a message to everybody on its author's topic, over third nodes where there is no link."""
         topic = self._members[author].topic
         arrival = {author: trio.current_time()}
         missing = {peer for peer, member in self._members.items() if member.topic == topic} - {author}
+        self.postman.digest.said(payload)
         frontier = [author]
         while frontier and missing:
             reached: list[PeerId] = []
             for sender in frontier:
                 for receiver in self._neighbours(sender, missing):
-                    if self._is_lost(sender, receiver):
+                    if self._weather.loses(sender, receiver):
                         continue
-                    arrival[receiver] = arrival[sender] + self._delay_s(sender, receiver)
+                    times = self._weather.gossip_arrivals(sender, receiver, now=arrival[sender])
+                    arrival[receiver] = times[0]
                     missing.discard(receiver)
                     reached.append(receiver)
                     member = self._members[receiver]
-                    member.mailbox.post(arrival[receiver], partial(member.gossip_arrived, author, payload))
+                    for at in times:
+                        self.postman.post(at, member, partial(member.gossip_arrived, author, payload))
             frontier = reached
 
     def _neighbours(self, peer: PeerId, among: set[PeerId]) -> Sequence[PeerId]:
@@ -244,38 +229,35 @@ class Fabric:
         member = self._members.get(receiver)
         if member is not None:
             way = (sender, receiver)
-            at = trio.current_time() + self._delay_s(sender, receiver)
+            at = self._weather.arrival(sender, receiver, now=trio.current_time())
             at = self._last_arrival[way] = max(at, self._last_arrival.get(way, 0.0))
-            member.mailbox.post(at, act)
+            self.postman.post(at, member, act)
 
-    def _is_cut(self, a: PeerId, b: PeerId) -> bool:
-        return _pair(a, b) in self._cut_at
+    def _is_cut(self, sender: PeerId, receiver: PeerId) -> bool:
+        return self._weather.cut_at(sender, receiver) is not None
 
-    def _is_lost(self, sender: PeerId, receiver: PeerId) -> bool:
-        loss = self._conditions_of(sender, receiver).loss
-        return loss > 0 and self._draw(sender, receiver) < loss
+    def _lose_later(self, a: PeerId, b: PeerId, still: Callable[[], bool]) -> None:
+        """After `silence_s`, both ends lose their connection if the reason still holds."""
+        connection = self._connections.get(_pair(a, b))
+        if connection is None:
+            return
 
-    def _delay_s(self, sender: PeerId, receiver: PeerId) -> float:
-        conditions = self._conditions_of(sender, receiver)
-        jitter_s = conditions.jitter_s * self._draw(sender, receiver) if conditions.jitter_s else 0.0
-        return conditions.delay_s + jitter_s
+        def notice(member: Member) -> None:
+            if connection.broken or still():
+                self._forget(connection)
+                member.leave(connection, "the peer is silent")
 
-    def _conditions_of(self, a: PeerId, b: PeerId) -> Conditions:
-        return self._conditions.get(_pair(a, b), self._default)
+        for peer in connection.ends:
+            if peer in self._members:
+                member = self._members[peer]
+                at = trio.current_time() + self._silence_s
+                self.postman.post(at, member, partial(notice, member))
 
-    def _draw(self, sender: PeerId, receiver: PeerId) -> float:
-        way = (sender, receiver)
-        if way not in self._draws:
-            self._draws[way] = random.Random(f"{self.seed}/{sender}/{receiver}")
-        return self._draws[way].random()
-
-    def _notice(self, member: Member, connection: Connection, cut_at: float) -> None:
-        if self._cut_at.get(connection.ends) == cut_at and self.is_attached(member):
-            connection.broken = True
-            if self._connections.get(connection.ends) is connection:
-                del self._connections[connection.ends]
-            member.leave(connection, "the peer is silent")
+    def _forget(self, connection: Connection) -> None:
+        connection.broken = True
+        if self._connections.get(connection.ends) is connection:
+            del self._connections[connection.ends]
 
 
-def _pair(a: PeerId, b: PeerId) -> tuple[PeerId, PeerId]:
+def _pair(a: PeerId, b: PeerId) -> Way:
     return (a, b) if a < b else (b, a)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from peerinfer.config import OverlayConfig
 from peerinfer.core.types import PeerId
-from peerinfer.sim.fabric import Conditions, Fabric
+from peerinfer.sim.fabric import Fabric
 from peerinfer.sim.overlay import SimOverlay
+from peerinfer.sim.weather import Conditions
 
 __all__ = ["Conditions", "SimNetwork"]
 

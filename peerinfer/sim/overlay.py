@@ -22,7 +22,7 @@ from peerinfer.node.ports import Call, Link, OverlaySink, PeerLostError
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.exchange import IncomingExchange, OutgoingExchange
 from peerinfer.overlay.single_error import single_error
-from peerinfer.sim.fabric import Connection, Fabric, Mailbox
+from peerinfer.sim.fabric import Connection, Fabric
 
 ASK_AGAIN_S = (0.0, 0.3, 1.0, 3.0)
 """When a new link is asked for other peers, as the real overlay does."""
@@ -51,7 +51,6 @@ class SimOverlay:
         self._join = [_parse(addr) for addr in join]
         self._config = config or OverlayConfig()
         self._draw = random.Random(f"{network.seed}/{peer_id}/dialler").random
-        self.mailbox = Mailbox()
         self._connections: dict[PeerId, Connection] = {}
         self._streams: dict[Connection, list[SimStream]] = {}
         self.sink: OverlaySink
@@ -75,16 +74,15 @@ class SimOverlay:
         self._dialler = Dialler(me=self._peer_id, config=self._config, dial=self._dial, draw=self._draw)
         self._dialler.give(self._join)
         self._network.attach(self)
-        try:
-            with single_error():
-                async with trio.open_nursery() as self.nursery:
-                    self.nursery.start_soon(self.mailbox.run)
-                    self.nursery.start_soon(self._dialler.run)
+        with single_error():
+            async with trio.open_nursery() as self.nursery:
+                self.nursery.start_soon(self._dialler.run)
+                try:
                     yield
+                finally:
+                    self._network.detach(self)  # before the nursery closes: nothing may arrive after that
                     self.nursery.cancel_scope.cancel()
-        finally:
-            self._network.detach(self)
-            self._connections.clear()
+        self._connections.clear()
 
     def addrs(self) -> tuple[str, ...]:
         """Under which others can join through this node."""
@@ -128,6 +126,14 @@ class SimOverlay:
         self._dialler.learn(peer, [addr for addr in addrs if addr == _addr(peer)], announced=True)
 
     # What the network tells.
+
+    def fail(self, error: Exception) -> None:
+        """What happened here raised this: so does `run`."""
+
+        async def fail() -> None:
+            raise error
+
+        self.nursery.start_soon(fail)
 
     def join_connection(self, connection: Connection) -> None:
         """This end of a connection is up."""
@@ -194,19 +200,22 @@ class SimOverlay:
         linked = trio.Event()
 
         def back(connection: Connection) -> None:
-            self.join_connection(connection)
-            linked.set()
+            if network.is_attached(self):  # and not another life of this node
+                self.join_connection(connection)
+                linked.set()
 
         def there() -> None:
             other = network.member(peer)
             if isinstance(other, SimOverlay):
                 connection = network.connection(me, peer)
                 other.join_connection(connection)
+                network.watch(other, connection)
                 network.send(peer, me, partial(back, connection))
 
         if network.member(peer) is None:
             raise DialError("connection refused")
-        network.send(me, peer, there)
+        if network.can_connect(me, peer):
+            network.send(me, peer, there)
         await linked.wait()
 
     async def _ask_for_peers(self, peer: PeerId) -> None:

@@ -16,6 +16,7 @@ import trio
 
 from peerinfer.config import OverlayConfig
 from peerinfer.core.frames import Ask, Request
+from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Call, Overlay
 from peerinfer.overlay.libp2p import LibP2POverlay
@@ -237,12 +238,13 @@ class LibP2PWorld(_Started):
         self._numbers[overlay.peer_id] = number
         return await self.enter(overlay)
 
-    def _overlay(self, number: int, **config: Any) -> LibP2POverlay:
+    def _overlay(self, number: int, *, swarm_key: SwarmKey | None = None, **config: Any) -> LibP2POverlay:
         return LibP2POverlay(
             data_dir=self._directory / str(number),
             config=OverlayConfig(**config),
             topic=TOPIC,
             frame_bytes_max=FRAME_BYTES_MAX,
+            swarm_key=swarm_key,
         )
 
     async def start_mortal(self, *, join: Sequence[str] = ()) -> PeerProcess:

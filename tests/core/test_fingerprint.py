@@ -14,8 +14,10 @@ from peerinfer.core.fingerprint import (
     differing_fields,
     encode_hello,
     fingerprint,
+    swarm_fields,
     topic,
 )
+from peerinfer.core.swarm_key import SwarmKey
 
 LIMIT = 64 * 1024
 NAMES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=64)
@@ -64,6 +66,15 @@ def test_differing_fields_are_named_in_order() -> None:
     assert differing_fields(ONE, ONE) == ()
     theirs = {"tokenizer": "other", "page_size": "16", "salt": "x"}
     assert differing_fields(ONE, theirs) == differing_fields(theirs, ONE) == ("salt", "tokenizer")
+
+
+def test_nodes_of_another_swarm_key_have_another_fingerprint() -> None:
+    """Goal: its key salts all page keys, so they mean nothing without it."""
+    key, other = SwarmKey(b"k" * 32), SwarmKey(b"o" * 32)
+    assert swarm_fields(ONE, None) == ONE
+    assert swarm_fields(ONE, key) == swarm_fields(ONE, SwarmKey(b"k" * 32))
+    assert differing_fields(swarm_fields(ONE, key), swarm_fields(ONE, other)) == ("swarm_key",)
+    assert key.secret.hex() not in str(swarm_fields(ONE, key))
 
 
 @given(FIELDS, st.binary(max_size=100))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import math
 import queue
 import random
 import signal
 import socket
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -198,7 +202,7 @@ def _served_by(node: PeerProcess, prompt: str) -> str:
 
 def test_streams_that_entered_at_living_nodes_survive_a_sigkill(tmp_path: Path) -> None:
     """Goal: 64 streams over four endpoints, one node killed in the middle: those that entered elsewhere
-    complete, each token once and in order, or, if their tokens came from the dead node, end in a named error.
+    complete, each token once and in order, also if their first ones came from the dead node.
     Oracle: the simulated engine's answer is a function of its prompt."""
     with swarm(tmp_path, 4, args=simulated(tmp_path, prefill_tokens_per_s=2000)) as nodes:
         prompts = [_prefix(1000 + n % 8, 300) + f" question {n}" for n in range(64)]
@@ -216,18 +220,12 @@ def test_streams_that_entered_at_living_nodes_survive_a_sigkill(tmp_path: Path) 
             results = [stream.result() for stream in streams]
             wholes = list(pool.map(lambda prompt: _whole(nodes[0], prompt), prompts))
         living = [n for n in range(64) if n % 4 != 3]
-        broken = [n for n in living if results[n][1] is not None]
+        moved = [n for n in living if results[n][2] == victim.peer_id]
+        print(f"{len(moved)} of {len(living)} streams had begun at the dead node")
+        assert moved
         for n in living:
-            text, error, served_by = results[n]
-            whole = wholes[n]
-            if error is None:
-                assert text == whole
-            else:
-                assert error == "stream_broken"
-                assert served_by == victim.peer_id
-                assert whole.startswith(text)
-        print(f"{len(broken)} of {len(living)} streams were served by the dead node and broke")
-        assert len(living) - len(broken) >= len(living) / 2
+            text, error, _ = results[n]
+            assert (error, text) == (None, wholes[n])
         wait_until(
             lambda: all(victim.peer_id not in n.alive_peers() for n in nodes[:3]),
             within_s=5,
@@ -335,22 +333,38 @@ def test_a_frozen_node_is_suspected_and_forgiven(tmp_path: Path) -> None:
 
 
 def test_an_idle_node_costs_next_to_nothing(tmp_path: Path) -> None:
-    """Goal: under 2 % of a core, 60 wake-ups/s and 150 MB per idle node of four. Method: the kernel's own
-    accounting. CPU time grows on a busy machine (cold caches, other tenants), never shrinks: so the best of
-    up to three windows of 10 s tells what the node costs."""
-    with swarm(tmp_path, 4, args=simulated(tmp_path)) as nodes:
+    """Goal: an idle node of four costs what a process costs that compiles `textwrap` eight times a second
+    (about 2 % of a core here, more on a slower or busier machine), with less than 60 wake-ups/s and 150 MB.
+    Method: the kernel's own accounting of both, in the same window; the best of up to three of 10 s."""
+    with swarm(tmp_path, 4, args=simulated(tmp_path)) as nodes, _yardstick() as yardstick:
         time.sleep(8.0)  # joining is over; the slow heartbeat has set in
         processes = [psutil.Process(node.process.pid) for node in nodes]
-        medians: list[float] = []
-        while len(medians) < 3 and min(medians, default=1.0) >= 0.02:
-            shares, wakes = _costs(processes, over_s=10.0)
+        ratios: list[float] = []
+        while len(ratios) < 3 and min(ratios, default=math.inf) > 1.5:
+            shares, wakes = _costs([*processes, yardstick], over_s=10.0)
             print("share of a core:", shares, "wake-ups/s:", wakes)
-            medians.append(statistics.median(shares))
-            assert max(wakes) < 60
+            ratios.append(statistics.median(shares[:-1]) / shares[-1])
+            assert max(wakes[:-1]) < 60
         sizes = [process.memory_info().rss / 2**20 for process in processes]
-        print("MiB:", sizes)
-        assert min(medians) < 0.02, medians
+        print("against the yardstick:", ratios, "MiB:", sizes)
+        assert min(ratios) <= 1.5, ratios
         assert max(sizes) < 150
+
+
+@contextmanager
+def _yardstick() -> Iterator[psutil.Process]:
+    """A process that wakes up with cold caches, as a node does, for a piece of work that never changes."""
+    work = (
+        "import inspect, textwrap, time\n"
+        "source = inspect.getsource(textwrap)\n"
+        "while True:\n    time.sleep(0.125)\n    compile(source, 'textwrap', 'exec')\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", work])
+    try:
+        yield psutil.Process(child.pid)
+    finally:
+        child.kill()
+        child.wait()
 
 
 def _costs(processes: list[psutil.Process], *, over_s: float) -> tuple[list[float], list[float]]:

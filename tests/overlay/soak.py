@@ -15,6 +15,7 @@ import os
 import random
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from multiaddr import Multiaddr
 from peerinfer.config import OverlayConfig
 from peerinfer.core.frames import EndFrame, Request
 from peerinfer.node.ports import PeerLostError
+from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.host import dial, open_stream
 from peerinfer.overlay.libp2p import LibP2POverlay
 from peerinfer.overlay.streams import REQUEST_PROTOCOL
@@ -146,7 +148,8 @@ class Soak:
 
     async def _dial_once_more(self) -> None:
         (addr,) = self._overlay.links()[self._peer.id].addrs[:1]
-        await dial(self._host(), self._peer.id, Multiaddr(addr))
+        with suppress(*STREAM_ERRORS):  # it may be frozen for longer than a handshake may take
+            await dial(self._host(), self._peer.id, Multiaddr(addr))
 
     async def _freeze(self) -> None:
         self._peer.freeze()

@@ -81,6 +81,21 @@ async def test_a_given_peer_is_dialled_for_ever_with_backoff(network: Network, a
     assert len(gaps) > 15
 
 
+async def test_another_reason_is_told_again_and_the_same_one_is_not(
+    network: Network, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: a peer that was down and is up again with another key says so. Method: two kinds of failure."""
+    caplog.set_level(logging.INFO, "peerinfer.overlay")
+    network.dialler.give([(PEER, ADDR)])
+    await trio.sleep(60)
+    network.broken.add(ADDR)
+    await trio.sleep(120)
+    told = [each for each in caplog.messages if "state=unreachable" in each]
+    assert len(told) == 2
+    assert "IndexError" not in told[0]
+    assert "IndexError" in told[1]
+
+
 async def test_all_addresses_of_a_peer_are_tried(network: Network, autojump_clock: Clock) -> None:
     network.up = {"/ip4/10.0.0.2/tcp/1"}
     network.dialler.give([(PEER, ADDR), (PEER, "/ip4/10.0.0.2/tcp/1")])

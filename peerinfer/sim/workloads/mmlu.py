@@ -1,0 +1,84 @@
+"""The paper's workload (§4): MMLU 5-shot, one output token, in a random order, one request at a time.
+
+A prompt is a subject's header and five answered questions, which all prompts of the subject share, and one
+question. `skewed` is its 80/20 variant: 80 % of the requests come from 20 % of the subjects. Every question
+is asked once, so the skewed one has fewer requests: as many as the hot subjects' questions allow.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from peerinfer.sim.workloads.corpus import Corpus
+from peerinfer.sim.workloads.entries import Entry, entries
+from peerinfer.sim.workloads.workload import Arrival, Workload
+
+HOT_REQUESTS = 0.8  # paper §4: "80% of requests come from 20% of topics"
+HOT_SUBJECTS = 0.2  # paper §4
+OUTPUT_TOKENS = 1  # paper §4
+
+Schedule = list[tuple[int, int]]
+"""(subject, question) of each request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MmluSpec:
+    """Which of the paper's workloads."""
+
+    nodes: int = 4  # paper §4
+    seed: int = 0
+    requests: int | None = None
+    """None: every question once."""
+    skewed: bool = False
+    header: bool = True
+    """Whether prompts open with MMLU's usual line, which is common to all up to the subject's name."""
+    entry: Entry = "round-robin"
+
+    def build(self, corpus: Corpus) -> Workload:
+        """The workload over a corpus."""
+        schedule = _schedule(self, [len(subject.questions) for subject in corpus.subjects])
+        prefixes = [
+            (*subject.header, *subject.examples) if self.header else subject.examples
+            for subject in corpus.subjects
+        ]
+
+        def arrivals() -> Iterator[Arrival]:
+            turns = entries(self.entry, nodes=self.nodes, seed=self.seed)
+            for (subject, question), entry in zip(schedule, turns, strict=False):
+                yield Arrival(
+                    entry=entry,
+                    topic=subject,
+                    tokens=prefixes[subject] + corpus.subjects[subject].questions[question],
+                    max_tokens=OUTPUT_TOKENS,
+                )
+
+        return Workload(
+            topics=tuple(subject.name for subject in corpus.subjects),
+            count=len(schedule),
+            digest=corpus.digest,
+            arrivals=arrivals,
+        )
+
+
+def _schedule(spec: MmluSpec, counts: list[int]) -> Schedule:
+    rng = random.Random(f"mmlu/{spec.seed}")
+    questions = [[(subject, number) for number in range(count)] for subject, count in enumerate(counts)]
+    schedule = _skewed(questions, rng) if spec.skewed else list(chain.from_iterable(questions))
+    rng.shuffle(schedule)
+    return schedule[: spec.requests]
+
+
+def _skewed(questions: list[Schedule], rng: random.Random) -> Schedule:
+    """All questions of a random fifth of the subjects, and a quarter as many of the others."""
+    subjects = list(range(len(questions)))
+    rng.shuffle(subjects)
+    split = round(HOT_SUBJECTS * len(subjects))
+    hot = [each for subject in subjects[:split] for each in questions[subject]]
+    cold = [each for subject in subjects[split:] for each in questions[subject]]
+    share = (1 - HOT_REQUESTS) / HOT_REQUESTS
+    wanted = min(len(cold), round(len(hot) * share))
+    hot = rng.sample(hot, min(len(hot), round(wanted / share)))
+    return hot + rng.sample(cold, wanted)
