@@ -77,7 +77,7 @@ async def test_a_late_joiner_knows_every_tree_at_once(autojump_clock: MockClock)
 
         assert await _until(knows_the_tree, 5.0) < 1.0
         swarm.crash(swarm[0])
-        answer = await ask(late, completion(text(1)))
+        answer = await ask(late, completion(text(1), policy="longest-prefix"))
         assert (answer.reply.served_by, answer.end.cached_tokens) == (swarm[1].peer_id, 464)
 
 
