@@ -83,7 +83,7 @@ class Completions:
         exchange = Exchange(self._node, incoming, headers, send)
         last = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_on_disconnect, receive, nursery.cancel_scope)
+            nursery.start_soon(cancel_on_disconnect, receive, nursery.cancel_scope)
             last = await exchange.run()
             nursery.cancel_scope.cancel()
         if last is not None:
@@ -130,7 +130,7 @@ def request_headers(request_id: str) -> Headers:
     return [(b"x-peerinfer-request-id", value), (b"x-request-id", value)]
 
 
-async def _cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
+async def cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
     while (await receive())["type"] == "http.request":
         pass
     scope.cancel()
