@@ -6,6 +6,7 @@ Tags: `paper §` where the paper sets it, `measured` where docs/ tells the measu
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -14,6 +15,8 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 
 SNAPSHOT_BYTES_MAX = 256 * 1024
 """The protocol's own limit (docs/protocol.md): what a node reads, however little it sends itself."""
+API_KEY = re.compile("[!-~]{1,512}")
+"""What fits into a header as it is."""
 RANGES: Mapping[str, tuple[float, float]] = {
     "resume_jitter": (0, 1),
     "poll_interval_s": (0.02, 300),  # paper §5: the range of Δ_poll that it tries
@@ -143,6 +146,18 @@ class RequestConfig(Section):
     """Between two frames of an accepted request; heartbeats count, so slow is not dead."""
     heartbeat_interval_s: float = 1.0  # guess
     """While an accepted request has nothing to send."""
+    first_token_s_min: float = 60.0  # guess
+    first_token_factor: float = 10.0  # guess
+    """The first token may take the first of these and so many times what was predicted; then the next target
+    is tried. It guards against engines that hang: a peer that dies is noticed by its silence. Lower: slow
+    engines lose work that was nearly done."""
+    token_timeout_s: float = 60.0  # guess
+    """Between two tokens, before the answer goes on elsewhere. Lower: the same."""
+    continuations_max: int = 16  # guess
+    """An answer whose engines break off goes on at other ones this many times."""
+    patience_s: float = 20.0  # guess: an embedded engine is back after 2 s, a peer after its restart
+    """A request that met a failure is tried again for so long while nobody can serve it, before it is told
+    `no_node_available`. Higher: fewer failed requests, slower bad news."""
     cancel_grace_s: float = 1.0  # guess
     """After a cancel frame, before the stream is reset."""
     deadline_s: float = 600.0  # guess
@@ -180,6 +195,10 @@ class OverlayConfig(Section):
     """Calls to one peer at once; beyond it a call waits for a stream."""
     gossip_per_peer_per_s_max: float = 30.0  # guess
     """A peer that publishes more is disconnected."""
+    allow_peers: tuple[str, ...] = ()
+    """Peer ids; if there are any, no other peer is let in, dialled or heard."""
+    deny_peers: tuple[str, ...] = ()
+    """Peer ids that are not, whatever else holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +270,18 @@ class HttpConfig(Section):
     """A longer body gets 413. The same bytes travel on the wire, so this bounds frames too."""
     allow_overrides: bool = False
     """Honour `x-peerinfer-policy` and `x-peerinfer-target`."""
+    api_key: str = field(default="", repr=False)
+    """What clients have to show, on every path but `/healthz`; empty: nothing."""
+    insecure: bool = False
+    """Listen on an address that other machines reach even without `api_key`."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, besides the machine's own, under which clients reach this node, e.g. through a proxy. A page of
+    such a name can use the node with its visitor's browser, so name none that is not yours."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if self.api_key and not API_KEY.fullmatch(self.api_key):
+            raise ValueError("api_key: allowed are 1 to 512 printable ASCII characters without spaces")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

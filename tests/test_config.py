@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from peerinfer.config import MAY_BE_ZERO, RANGES, Config
+from peerinfer.config import MAY_BE_ZERO, RANGES, Config, HttpConfig
 from peerinfer.overlay.topic import GOSSIP_BYTES_MAX
 
 NUMBERS = [
@@ -43,6 +43,14 @@ def test_every_number_is_checked(section: str, name: str, default: float) -> Non
 def test_what_would_fail_later_is_refused(section: str, name: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"^{name} is {value}; allowed is .+$"):
         replace(getattr(Config(), section), **{name: value})
+
+
+def test_no_repr_of_a_config_shows_its_api_key() -> None:
+    """Whoever logs a config must not log the key with it; nor does the error about one quote it."""
+    assert "s3cret" not in repr(Config(http=HttpConfig(api_key="s3cret")))
+    with pytest.raises(ValueError, match="api_key") as caught:
+        HttpConfig(api_key="s3cret with spaces")
+    assert "s3cret" not in str(caught.value)
 
 
 def test_the_tables_of_limits_name_numbers_that_exist() -> None:

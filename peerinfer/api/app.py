@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from peerinfer.api.access import CHALLENGE, KeyPolicy
 from peerinfer.api.completions import Completions
 from peerinfer.api.errors import BadRequestError, ErrorResponse, internal_error
 from peerinfer.api.models import model_routes
@@ -55,16 +56,17 @@ def build_app(node: Serving, config: HttpConfig, hosts: HostPolicy) -> ASGIApp:
         exception_handlers={HTTPException: _no_such_route, Exception: _bug},
     )
     starlette.router.redirect_slashes = False
-    return Guard(starlette, node, hosts)
+    return Guard(starlette, node, hosts, KeyPolicy(config.api_key))
 
 
 class Guard:
     """Lets requests for this node through, and nothing else."""
 
-    def __init__(self, app: ASGIApp, node: Serving, hosts: HostPolicy) -> None:
+    def __init__(self, app: ASGIApp, node: Serving, hosts: HostPolicy, keys: KeyPolicy) -> None:
         self._app = app
         self._node = node
         self._hosts = hosts
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,9 +75,11 @@ class Guard:
             return
         try:
             self._hosts.check(scope["headers"])
+            self._keys.check(scope["path"], scope["headers"])
         except BadRequestError as error:
             self._node.dropped_http(error.reason)
-            await ErrorResponse(error)(scope, receive, send)
+            extra = CHALLENGE if error.status == 401 else []
+            await ErrorResponse(error, extra)(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)

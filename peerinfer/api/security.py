@@ -22,11 +22,14 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 class HostPolicy:
-    """Which `Host` and `Origin` headers are ours, for a face that was told to bind `host`: `address`."""
+    """Which `Host` and `Origin` headers are ours, for a face that was told to bind `host`: `address`.
 
-    def __init__(self, host: str, address: str) -> None:
+    `allowed` are further names under which it is reached.
+    """
+
+    def __init__(self, host: str, address: str, allowed: Iterable[str] = ()) -> None:
         self._any_address = not ipaddress.ip_address(address).is_loopback
-        names = {"localhost", host.lower()}
+        names = {"localhost", host.lower(), *(name.lower() for name in allowed)}
         if self._any_address:
             own = socket.gethostname().lower()
             names |= {own, own.partition(".")[0], own.partition(".")[0] + ".local"}
@@ -49,7 +52,8 @@ class HostPolicy:
         if host is not None and not self._is_ours(host):
             raise BadRequestError(
                 f"Host {_shown(host)} is not this node; use http://127.0.0.1 or http://localhost with its "
-                "port, or start it with --http HOST:PORT under the address that you want to use.",
+                "port, start it with --http HOST:PORT under the address that you want to use, or allow the "
+                "name with --allow-host NAME.",
                 reason="host",
                 status=403,
                 code="foreign_host",

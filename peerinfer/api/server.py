@@ -58,9 +58,15 @@ def open_listener(config: HttpConfig) -> socket.socket:
     """A socket that listens at `config.host`: at `config.port`, or a defaulted port's next free one.
 
     Raises:
-        ListenError: the port is taken, the address is not this machine's, …
+        ListenError: the port is taken, the address is not this machine's or reached by others who need no
+            key, …
     """
     family, address = _resolve(config.host)
+    if not (config.api_key or config.insecure or ipaddress.ip_address(address).is_loopback):
+        raise ListenError(
+            f"{config.host} can be reached from other machines: give --api-key-file FILE (or --api-key KEY), "
+            "or --insecure if whoever reaches it may use it."
+        )
     last = min(config.port + PORTS_TRIED - 1, 65535) if config.port_is_default else config.port
     for port in range(config.port, last + 1):
         try:
@@ -128,7 +134,7 @@ async def serve_http(
         listening = open_listener(config)
     with listening:
         url = base_url(listening)
-        hosts = HostPolicy(config.host, listening.getsockname()[0])
+        hosts = HostPolicy(config.host, listening.getsockname()[0], config.allowed_hosts)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
         server = _Server(node, config, hosts)
         task_status.started(url)

@@ -19,7 +19,7 @@ from peerinfer.cli.data_dir import lock
 from peerinfer.cli.errors import run_async
 from peerinfer.cli.event_log import events_on_stderr
 from peerinfer.cli.node_options import NodeOptions, addrs_argument, node_options
-from peerinfer.cli.ready import Ready, show_ready, swarm_key_shown
+from peerinfer.cli.ready import Ready, show_ready
 from peerinfer.cli.serve import check_addresses, starting
 from peerinfer.cli.stopping import until_stopped
 from peerinfer.core.fingerprint import ROLE_FIELD, Hello, encode_hello
@@ -69,7 +69,7 @@ async def _run(options: NodeOptions, data_dir: Path) -> None:
             http=None,
             model=None,
             engine=None,
-            swarm_key=swarm_key_shown(options),
+            swarm_key=options.swarm_key_shown,
         )
         show_ready(ready, as_json=options.as_json)
         await trio.sleep_forever()

@@ -17,23 +17,55 @@ import click
 import httpx
 
 from peerinfer.cli.errors import CommandError, FailedError
+from peerinfer.config import API_KEY
 
 DEFAULT_API = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT_S = 5.0
 STATUS_TIMEOUT_S = 10.0
+_KEY = "peerinfer.api_key"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeApi:
+    """Where a node answers, and the key that it wants."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
 
 
 def api_option(command: Any) -> Any:
-    """Add `--api URL`."""
-    return click.option(
+    """Add `--api URL` and `--api-key KEY`; the value of both is one `NodeApi`, `api`."""
+    api = click.option(
         "--api",
         envvar="PEERINFER_API",
         default=DEFAULT_API,
         show_default=True,
         show_envvar=True,
         metavar="URL",
+        callback=_with_key,
         help="The node to ask.",
-    )(command)
+    )
+    key = click.option(
+        "--api-key",
+        envvar="PEERINFER_API_KEY",
+        show_envvar=True,
+        metavar="KEY",
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_key,
+        help="The key that the node wants; the variable keeps it out of `ps`.",
+    )
+    return api(key(command))
+
+
+def _keep_key(context: click.Context, _param: click.Parameter, key: str | None) -> None:
+    if key and not API_KEY.fullmatch(key):
+        raise click.BadParameter("a key has no spaces and only ASCII characters", ctx=context)
+    context.meta[_KEY] = key or None
+
+
+def _with_key(context: click.Context, _param: click.Parameter, url: str) -> NodeApi:
+    return NodeApi(url, context.meta[_KEY])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,17 +188,18 @@ _CONNECT_ONLY = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
 
 
 @asynccontextmanager
-async def open_client(url: str) -> AsyncIterator[NodeClient]:
-    """A client of the node at `url`, which may end in `/` or `/v1`. Raises `CommandError`."""
-    base = url.rstrip("/").removesuffix("/v1")
+async def open_client(api: NodeApi) -> AsyncIterator[NodeClient]:
+    """A client of the node at a URL, which may end in `/` or `/v1`. Raises `CommandError`."""
+    base = api.url.rstrip("/").removesuffix("/v1")
     try:
         parsed = httpx.URL(base)
     except httpx.InvalidURL:
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise CommandError(f"--api: '{url}' is no URL, as in {DEFAULT_API}")
+        raise CommandError(f"--api: '{api.url}' is no URL, as in {DEFAULT_API}")
     # trust_env is off: a proxy for the internet is in the way of a node on this machine or LAN.
-    async with httpx.AsyncClient(trust_env=False) as http:
+    headers = {} if api.key is None else {"authorization": f"Bearer {api.key}"}
+    async with httpx.AsyncClient(trust_env=False, headers=headers) as http:
         yield NodeClient(http, base)
 
 

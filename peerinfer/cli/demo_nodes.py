@@ -7,6 +7,7 @@ the operating system closes it however the demo ends, also when it is killed.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 import trio
 
-from peerinfer.cli.client import NodeClient, NodeError, open_client
+from peerinfer.cli.client import NodeApi, NodeClient, NodeError, open_client
 from peerinfer.cli.errors import FailedError
 from peerinfer.cli.show import short
 
@@ -124,6 +125,7 @@ class _Starter:
                     *("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0", "--allow-overrides"),
                     *("--data-dir", str(self._directory / f"node{number}"), *self._options),
                 ],
+                env={name: value for name, value in os.environ.items() if name != "PEERINFER_API_KEY"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -132,7 +134,7 @@ class _Starter:
             )
         try:
             ready = await _ready_object(process, f"node {number}", log)
-            async with open_client(ready["http"]) as client:
+            async with open_client(NodeApi(ready["http"])) as client:
                 task_status.started(
                     DemoNode(
                         number=number,

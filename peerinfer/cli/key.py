@@ -1,4 +1,4 @@
-"""`peerinfer key new`, and the reading of what it writes.
+"""`peerinfer key new`, and the reading of keys from files.
 
 A swarm key is as good as the swarm itself, so its file is the owner's alone: it is made with mode 0600, an
 existing one is never overwritten, and one that others can read is not used until that is put right.
@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from peerinfer.cli.errors import CommandError
+from peerinfer.config import API_KEY
 from peerinfer.core.swarm_key import (
     KEY_FILE_BYTES_MAX,
     SECRET_BYTES,
@@ -65,15 +66,40 @@ def write_swarm_key(path: Path, swarm_key: SwarmKey) -> None:
 def read_swarm_key(path: Path) -> SwarmKey:
     """The key in a file. Raises `CommandError`, also for one that others can read."""
     try:
+        return parse_swarm_key(_read_private(path, "swarm key"))
+    except SwarmKeyError as error:
+        raise CommandError(f"{path} is no swarm key: {error}; make one with `peerinfer key new`") from None
+
+
+def read_api_key(path: Path) -> str:
+    """The API key in a file's first line. Raises `CommandError`, also for one that others can read."""
+    lines = _read_private(path, "API key").splitlines()
+    key = lines[0].decode("ascii", "replace").strip() if lines else ""
+    if not API_KEY.fullmatch(key):
+        raise CommandError(f"{path}: its first line is no API key, 1 to 512 ASCII characters without spaces")
+    return key
+
+
+def _read_private(path: Path, what: str) -> bytes:
+    """The start of a file that nobody but its owner can read or change. Raises `CommandError`."""
+    try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & ~PRIVATE:
                 raise CommandError(
-                    f"{path}: others can read or change this swarm key (mode {mode:04o});"
+                    f"{path}: others can read or change this {what} (mode {mode:04o});"
                     f" run: chmod 600 {shlex.quote(str(path))}"
                 )
-            return parse_swarm_key(file.read(KEY_FILE_BYTES_MAX + 1))
+            return file.read(KEY_FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise CommandError(f"cannot read the swarm key {path}: {error.strerror}") from None
-    except SwarmKeyError as error:
-        raise CommandError(f"{path} is no swarm key: {error}; make one with `peerinfer key new`") from None
+        raise CommandError(f"cannot read the {what} {path}: {error.strerror}") from None
+
+
+swarm_key_option = click.option(
+    "--swarm-key",
+    type=click.Path(path_type=Path),
+    envvar="PEERINFER_SWARM_KEY",
+    show_envvar=True,
+    metavar="FILE",
+    help="The key of a closed swarm, from `peerinfer key new`.  [default: an open swarm]",
+)

@@ -8,6 +8,7 @@ from peerinfer import __version__
 from peerinfer.cli.bootstrap import bootstrap
 from peerinfer.cli.demo import demo
 from peerinfer.cli.errors import OneLineGroup
+from peerinfer.cli.invite import invite
 from peerinfer.cli.key import key
 from peerinfer.cli.model import model
 from peerinfer.cli.serve import join, serve
@@ -26,7 +27,7 @@ def peerinfer() -> None:
     """
 
 
-for command in (serve, join, bootstrap, demo, ask, status, peers, model, key):
+for command in (serve, join, bootstrap, demo, ask, status, peers, model, key, invite):
     peerinfer.add_command(command)
 
 

@@ -6,6 +6,7 @@ Where a value comes from, strongest first: the command line, `--config FILE.toml
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import update_wrapper
@@ -14,10 +15,11 @@ from typing import Any, TypeVar
 
 import click
 
-from peerinfer.cli.addresses import HostPort, checked, parse_host_port, parse_join, parse_listen
+from peerinfer.cli.addresses import HostPort, checked, parse_host_port, parse_listen
 from peerinfer.cli.config_file import base_config, config_option
 from peerinfer.cli.errors import CommandError
-from peerinfer.cli.key import read_swarm_key
+from peerinfer.cli.invite import parse_whom, unfold
+from peerinfer.cli.key import read_api_key, read_swarm_key, swarm_key_option
 from peerinfer.config import (
     RANGES,
     AntiEntropyConfig,
@@ -65,6 +67,13 @@ class NodeOptions:
     as_json: bool
     until_stdin_closes: bool
 
+    @property
+    def swarm_key_shown(self) -> str | None:
+        """How the key's file is given in a shell; None for an open swarm."""
+        if self.swarm_key is None:
+            return None
+        return "FILE" if self.swarm_key_file is None else shlex.quote(str(self.swarm_key_file))
+
 
 def node_options(*, engine: bool) -> Callable[[Callable[[NodeOptions], None]], Callable[..., None]]:
     """Make a click callback of a function of `NodeOptions`, with the options of a node (with an engine)."""
@@ -97,12 +106,20 @@ def collect(
     poll_interval: float | None = None,
     page_size: int | None = None,
     allow_overrides: bool | None = None,
+    api_key: str | None = None,
+    api_key_file: Path | None = None,
+    insecure: bool | None = None,
+    allow_host: tuple[str, ...] = (),
     data_dir: Path | None,
     swarm_key: Path | None = None,
+    allow_peer: tuple[str, ...] = (),
+    deny_peer: tuple[str, ...] = (),
     as_json: bool,
     until_stdin_closes: bool,
 ) -> NodeOptions:
     """The options over the config file's tables."""
+    key = None if swarm_key is None else read_swarm_key(swarm_key)
+    join, key = unfold(addrs, key)
     http_config = replace(base.http, port_is_default=base.http.port == HttpConfig().port)
     if http is not None:
         http_config = replace(http_config, host=http.host, port=http.port, port_is_default=False)
@@ -111,7 +128,13 @@ def collect(
         anti_entropy=_set(base.anti_entropy, poll_interval_s=poll_interval),
         push_back=base.push_back,
         request=base.request,
-        overlay=_set(base.overlay, listen=listen or None, join=addrs or None),
+        overlay=_set(
+            base.overlay,
+            listen=listen or None,
+            join=join or None,
+            allow_peers=allow_peer or None,
+            deny_peers=deny_peer or None,
+        ),
         engine=_set(
             base.engine,
             kind=engine,
@@ -121,7 +144,13 @@ def collect(
             model=model,
             page_size=page_size,
         ),
-        http=_set(http_config, allow_overrides=allow_overrides),
+        http=_set(
+            http_config,
+            allow_overrides=allow_overrides,
+            api_key=read_api_key(api_key_file) if api_key_file else api_key or None,
+            insecure=insecure,
+            allowed_hosts=allow_host or None,
+        ),
     )
     if config.routing.policy not in POLICIES:
         known = ", ".join(POLICIES)
@@ -129,7 +158,7 @@ def collect(
     return NodeOptions(
         config=config,
         data_dir=data_dir,
-        swarm_key=None if swarm_key is None else read_swarm_key(swarm_key),
+        swarm_key=key,
         swarm_key_file=swarm_key,
         as_json=as_json,
         until_stdin_closes=until_stdin_closes,
@@ -145,7 +174,7 @@ def _set(section: Section, **values: object) -> Section:
         raise CommandError(str(error)) from None
 
 
-addrs_argument = click.argument("addrs", nargs=-1, metavar="[ADDR]...", callback=checked(parse_join))
+addrs_argument = click.argument("addrs", nargs=-1, metavar="[ADDR|INVITE]...", callback=checked(parse_whom))
 
 _DEFAULTS = Config()
 
@@ -163,13 +192,18 @@ _COMMON: list[Callable[..., Any]] = [
         metavar="DIR",
         help="Identity and known peers; locked.  [default: one per HTTP port]",
     ),
+    swarm_key_option,
     click.option(
-        "--swarm-key",
-        type=click.Path(path_type=Path),
-        envvar="PEERINFER_SWARM_KEY",
-        show_envvar=True,
-        metavar="FILE",
-        help="The key of a closed swarm, from `peerinfer key new`.  [default: an open swarm]",
+        "--allow-peer",
+        multiple=True,
+        metavar="PEER_ID",
+        help="Have to do with this peer, and with no other that is not allowed; may be repeated.",
+    ),
+    click.option(
+        "--deny-peer",
+        multiple=True,
+        metavar="PEER_ID",
+        help="Have nothing to do with this peer; may be repeated.",
     ),
     config_option,
 ]
@@ -222,6 +256,30 @@ _ENGINE: list[Callable[..., Any]] = [
         "--allow-overrides/--no-allow-overrides",
         default=None,
         help="Let requests choose policy and target by header.",
+    ),
+    click.option(
+        "--api-key-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The key that clients have to show is the first line of this file, which only you can read.",
+    ),
+    click.option(
+        "--api-key",
+        envvar="PEERINFER_API_KEY",
+        show_envvar=True,
+        metavar="KEY",
+        help="The key itself; everybody on this machine sees it in `ps`, unless it is in the variable.",
+    ),
+    click.option(
+        "--insecure/--no-insecure",
+        default=None,
+        help="Let --http bind an address that other machines reach, without a key.",
+    ),
+    click.option(
+        "--allow-host",
+        multiple=True,
+        metavar="NAME",
+        help="Another name by which clients reach this node's HTTP; may be repeated.",
     ),
 ]
 

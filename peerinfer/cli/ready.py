@@ -11,12 +11,10 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
 
-from peerinfer.cli.node_options import NodeOptions
 from peerinfer.cli.output import plain_console
 
 ADDRS_SHOWN_MAX = 4
@@ -24,7 +22,7 @@ OPEN_SWARM = (
     "this swarm has no key: whoever reaches an address can join it and sees the prompts sent its way"
     " (`peerinfer key new` makes one, --swarm-key uses it)."
 )
-OPEN_API = "the API has no password: whoever reaches {http} can use it."
+OPEN_API = "the API has no key: whoever reaches its port can use it (--api-key-file sets one)."
 LOOPBACK_ONLY = "it listens on this machine only; give --listen /ip4/0.0.0.0/tcp/0 to let others in."
 
 
@@ -43,12 +41,10 @@ class Ready:
     """None for a bootstrap peer."""
     engine_state: str | None = None
     swarm_key: str | None = None
-    """The file of a closed swarm's key, as in a shell; None for an open swarm."""
-
-
-def swarm_key_shown(options: NodeOptions) -> str | None:
-    """What `--swarm-key` was given, for a shell."""
-    return None if options.swarm_key_file is None else shlex.quote(str(options.swarm_key_file))
+    """The file of a closed swarm's key, as in a shell, or FILE; None for an open swarm."""
+    has_api_key: bool = False
+    open_api: bool = False
+    """Other machines reach the HTTP face, and need no key."""
 
 
 def show_ready(ready: Ready, *, as_json: bool) -> None:
@@ -80,13 +76,15 @@ def print_ready(console: Console, ready: Ready) -> None:
     console.print(f"peerinfer {ready.version} is up: {what}{state}", style="bold")
     if ready.http is not None and ready.engine is not None:
         console.print(f"\n  OpenAI API   {ready.http}/v1")
-        for line in curl_lines(ready.http, ready.model or ""):
+        for line in curl_lines(ready.http, ready.model or "", with_key=ready.has_api_key):
             console.print(f"               {line}", style="dim")
     console.print()
     labels = ["To join it", *["or"] * (ADDRS_SHOWN_MAX - 1)]
     key = "" if ready.swarm_key is None else f" --swarm-key {ready.swarm_key}"
     for label, addr in zip(labels, preferred(ready.addrs), strict=False):
         console.print(f"  {label:<11}  peerinfer join {addr}{key}")
+    if ready.http is not None and ready.swarm_key is not None:
+        console.print(f"  or by        peerinfer invite --swarm-key {ready.swarm_key} --api {ready.http}")
     if not ready.addrs:
         console.print("  Nobody can join it yet: it has no address that others can dial.")
     console.print()
@@ -95,11 +93,12 @@ def print_ready(console: Console, ready: Ready) -> None:
     console.print("  Ctrl-C stops it.", style="dim")
 
 
-def curl_lines(http: str, model: str) -> list[str]:
+def curl_lines(http: str, model: str, *, with_key: bool) -> list[str]:
     """A request to copy into a shell."""
     body: Mapping[str, object] = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
     return [
         f"curl {http}/v1/chat/completions -H 'content-type: application/json' \\",
+        *([] if not with_key else ['  -H "authorization: Bearer $PEERINFER_API_KEY" \\']),
         f"  -d {shlex.quote(json.dumps(body))}",
     ]
 
@@ -111,8 +110,8 @@ def notes(ready: Ready) -> list[str]:
         found.append(LOOPBACK_ONLY)
     elif ready.swarm_key is None:
         found.append(OPEN_SWARM)
-    if ready.http is not None and not _is_loopback_host(urlsplit(ready.http).hostname or ""):
-        found.append(OPEN_API.format(http=ready.http))
+    if ready.open_api:
+        found.append(OPEN_API)
     return found
 
 

@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from peerinfer.cli.errors import CommandError, leaves_of, run_async
 from peerinfer.cli.event_log import events_on_stderr
 from peerinfer.cli.model import find_model
 from peerinfer.cli.node_options import NodeCommand, NodeOptions, addrs_argument, node_options
-from peerinfer.cli.ready import Ready, show_ready, swarm_key_shown
+from peerinfer.cli.ready import Ready, show_ready
 from peerinfer.cli.stopping import until_stopped
 from peerinfer.config import Config, EngineConfig, OverlayConfig
 from peerinfer.node.ports import EngineError
@@ -49,13 +50,16 @@ def serve(options: NodeOptions) -> None:
 @addrs_argument
 @node_options(engine=True)
 def join(options: NodeOptions) -> None:
-    """Start a node and join the swarm of the peers at ADDR…
+    """Start a node and join the swarm of the peers at ADDR…, or of an INVITE.
 
+    An invite is what `peerinfer invite` prints; `-` reads it from stdin, which keeps it out of `ps`.
     One peer is enough: the others are found through it. A peer that does not answer is tried for ever, and
     the node serves alone meanwhile. Ctrl-C stops it.
     """
     if not options.config.overlay.join:
-        raise CommandError("whom to join? Give the address that `peerinfer serve` printed on another machine")
+        raise CommandError(
+            "whom to join? Give the address that `peerinfer serve` printed on another machine, or an invite"
+        )
     run_node(options)
 
 
@@ -78,13 +82,15 @@ def run_node(options: NodeOptions) -> None:
 
 def check_addresses(overlay: OverlayConfig) -> None:
     """Let addresses pass that the overlay will take, those of a config file too. Raises `CommandError`."""
-    from peerinfer.overlay.addresses import parse_listen_address, parse_peer_address
+    from peerinfer.overlay.addresses import parse_listen_address, parse_peer_address, parse_peer_id
 
     try:
         for addr in overlay.listen:
             parse_listen_address(addr)
         for addr in overlay.join:
             parse_peer_address(addr)
+        for peer in (*overlay.allow_peers, *overlay.deny_peers):
+            parse_peer_id(peer)
     except ValueError as error:
         raise CommandError(str(error)) from None
 
@@ -121,7 +127,9 @@ async def _run(
             model=peer.node.info.model,
             engine=peer.node.info.kind,
             engine_state=str(status["engine_state"]),
-            swarm_key=swarm_key_shown(options),
+            swarm_key=options.swarm_key_shown,
+            has_api_key=bool(config.http.api_key),
+            open_api=not (config.http.api_key or ip_address(listening.getsockname()[0]).is_loopback),
         )
         show_ready(ready, as_json=options.as_json)
         await trio.sleep_forever()

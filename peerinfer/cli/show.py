@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from peerinfer.cli.client import Answer, api_option, open_client
+from peerinfer.cli.client import Answer, NodeApi, api_option, open_client
 from peerinfer.cli.errors import CommandError, run_async
 from peerinfer.cli.output import plain_console, table_console
 
@@ -24,7 +24,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 @click.option("--max-tokens", type=click.IntRange(min=1), help="End the answer after so many tokens.")
 @api_option
 @json_option
-def ask(text: str, max_tokens: int | None, api: str, as_json: bool) -> None:
+def ask(text: str, max_tokens: int | None, api: NodeApi, as_json: bool) -> None:
     """Ask a node TEXT, and see where the answer came from.
 
     The answer streams to stdout; a line on stderr then says who served it and what was cached. With `-`
@@ -45,7 +45,7 @@ def ask(text: str, max_tokens: int | None, api: str, as_json: bool) -> None:
     plain_console(stderr=True).print(provenance(answer), style="dim")
 
 
-async def _ask(text: str, max_tokens: int | None, api: str, on_text: Callable[[str], None]) -> Answer:
+async def _ask(text: str, max_tokens: int | None, api: NodeApi, on_text: Callable[[str], None]) -> Answer:
     async with open_client(api) as client:
         return await client.chat(
             [{"role": "user", "content": text}],
@@ -88,7 +88,7 @@ def provenance(answer: Answer) -> str:
 @click.command()
 @api_option
 @json_option
-def status(api: str, as_json: bool) -> None:
+def status(api: NodeApi, as_json: bool) -> None:
     """How a node is doing."""
     if as_json:
         click.echo(run_async(_get_text, api, "/peerinfer/v1/status"))
@@ -99,7 +99,7 @@ def status(api: str, as_json: bool) -> None:
 @click.command()
 @api_option
 @json_option
-def peers(api: str, as_json: bool) -> None:
+def peers(api: NodeApi, as_json: bool) -> None:
     """The peers a node knows, and what it knows of them."""
     if as_json:
         click.echo(run_async(_get_text, api, "/peerinfer/v1/peers"))
@@ -121,12 +121,12 @@ def _foreign(differs: Sequence[str]) -> str:
     return f"serves something else: {', '.join(differs) or 'its fingerprint'} differs"
 
 
-async def _get(api: str, path: str) -> dict[str, Any]:
+async def _get(api: NodeApi, path: str) -> dict[str, Any]:
     async with open_client(api) as client:
         return await client.get(path)
 
 
-async def _get_text(api: str, path: str) -> str:
+async def _get_text(api: NodeApi, path: str) -> str:
     async with open_client(api) as client:
         return await client.get_text(path)
 

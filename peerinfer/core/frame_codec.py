@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, get_args
 
 import cbor2
@@ -77,7 +78,7 @@ def _write_data(frame: Data) -> dict[str, object]:
     if frame.text:
         fields["text"] = frame.text
     if frame.token_ids is not None:
-        fields["token_ids"] = struct.pack(f"<{len(frame.token_ids)}I", *frame.token_ids)
+        fields["token_ids"] = _packed(frame.token_ids)
     if frame.whole:
         fields["whole"] = True
     return fields
@@ -90,7 +91,7 @@ def _write_nothing(_frame: Heartbeat | Cancel) -> dict[str, object]:
 def _write_request(frame: Request) -> dict[str, object]:
     assert is_label(frame.id, chars_max=ID_CHARS_MAX)
     assert len(frame.fingerprint) == FINGERPRINT_BYTES
-    return {
+    fields: dict[str, object] = {
         "endpoint": frame.endpoint,
         "body": frame.body,
         "fingerprint": frame.fingerprint,
@@ -98,6 +99,9 @@ def _write_request(frame: Request) -> dict[str, object]:
         "expected_cached_tokens": whole(frame.expected_cached_tokens),
         "time_left_s": clamped(frame.time_left_s, most=SECONDS_MAX),
     }
+    if frame.answered_token_ids:  # a kind of its own: who does not know it must not answer from the start
+        fields |= {"t": "continue", "answered_token_ids": _packed(frame.answered_token_ids)}
+    return fields
 
 
 def _write_stamp(frame: Accept | Wait | EndFrame) -> dict[str, object]:
@@ -167,17 +171,11 @@ def _scrubbed(value: object) -> object:
 
 
 def _read_data(id: str, fields: Fields) -> Data:
-    token_ids: tuple[int, ...] | None = None
-    if fields.has("token_ids"):
-        packed = fields.blob("token_ids", bytes_max=FRAME_BYTES_MAX)
-        if len(packed) % _TOKEN_BYTES:
-            raise WireError("token_ids: not 4 bytes each")
-        token_ids = struct.unpack(f"<{len(packed) // _TOKEN_BYTES}I", packed)
     return Data(
         id=id,
         sse_json=fields.blob("sse_json", bytes_max=FRAME_BYTES_MAX),
         text=fields.text("text", chars_max=FRAME_BYTES_MAX, default=""),
-        token_ids=token_ids,
+        token_ids=_tokens(fields, "token_ids") if fields.has("token_ids") else None,
         whole=fields.has("whole") and fields.flag("whole"),
     )
 
@@ -200,6 +198,10 @@ def _read_request(id: str, fields: Fields) -> Request:
         expected_cached_tokens=fields.uint("expected_cached_tokens"),
         time_left_s=fields.real("time_left_s", most=SECONDS_MAX),
     )
+
+
+def _read_continue(id: str, fields: Fields) -> Request:
+    return replace(_read_request(id, fields), answered_token_ids=_tokens(fields, "answered_token_ids"))
 
 
 def _read_accept(id: str, fields: Fields) -> Accept:
@@ -267,6 +269,17 @@ def _read_error(id: str, fields: Fields) -> ErrorFrame:
     )
 
 
+def _packed(token_ids: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+
+
+def _tokens(fields: Fields, name: str) -> tuple[int, ...]:
+    packed = fields.blob(name, bytes_max=FRAME_BYTES_MAX)
+    if len(packed) % _TOKEN_BYTES:
+        raise WireError(f"{name}: not 4 bytes each")
+    return struct.unpack(f"<{len(packed) // _TOKEN_BYTES}I", packed)
+
+
 def _one_of(words: dict[str, Any], fields: Fields, name: str) -> Any:
     word = words.get(fields.label(name))
     if word is None:
@@ -292,6 +305,7 @@ _READERS: dict[str, Callable[[str, Fields], Frame]] = {
     "data": _read_data,
     "heartbeat": _read_heartbeat,
     "request": _read_request,
+    "continue": _read_continue,
     "accept": _read_accept,
     "refuse": _read_refuse,
     "ask": _read_ask,

@@ -32,6 +32,8 @@ class Request:
     expected_cached_tokens: int
     time_left_s: float
     """After this the entry node has given up."""
+    answered_token_ids: tuple[int, ...] = ()
+    """The answer's tokens that the client has already: serve what follows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

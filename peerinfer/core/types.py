@@ -102,6 +102,9 @@ class InferRequest:
     """The same as the client sent it, for engines that send it on; empty where it exists only parsed."""
     token_ids: tuple[int, ...] | None = None
     """The prompt as this node's tokeniser encodes it; None where it cannot."""
+    answered_token_ids: tuple[int, ...] = ()
+    """The answer's tokens that the client has already: the end of `token_ids`, though not in `body`. Only
+    engines that tell their tokens are ever given them; those answer `token_ids`, whatever the body says."""
     expected_cached_tokens: int = 0
     """How much of the prompt this node's tree promises; the rest is to be computed."""
 

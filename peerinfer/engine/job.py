@@ -44,6 +44,8 @@ class Job:
         self.done = trio.Event()
         self._shape = shape
         self._text = TokenText(options.stop)
+        self._last: Released | None = None
+        """The text before a stop string; its tokens may spell more."""
         # At most a chunk per token, one for text held back, the finish and the end.
         self._send, receive = trio.open_memory_channel[Chunk | End | Exception](room + 3)
         self.answer = Answer(receive)
@@ -58,13 +60,18 @@ class Job:
     def push(self, token_id: int, piece: bytes) -> None:
         """The answer's next token, and its bytes."""
         self.generated += 1
-        self._show(self._text.feed(token_id, piece))
+        released = self._text.feed(token_id, piece)
+        if self._text.stopped:
+            self._last = released
+        elif released is not None:
+            self._show(released)
 
     def finish(self, reason: FinishReason) -> None:
-        """No more tokens: show what was held back, and say why."""
-        if not self._text.stopped:
-            self._show(self._text.flush())
-        self._send.send_nowait(Chunk(sse_json=self._shape.finish(reason)))
+        """No more tokens: show what was held back and say why, at once: nobody could go on from between."""
+        last = self._last if self._text.stopped else self._text.flush()
+        text, token_ids = ("", None) if last is None else (last.text, last.token_ids)
+        sse_json = self._shape.finish(reason, text)
+        self._send.send_nowait(Chunk(sse_json=sse_json, text=text, token_ids=token_ids))
 
     def end(self, *, cached_tokens: int) -> None:
         """Everything is done, and the cache's events were told."""
@@ -86,10 +93,9 @@ class Job:
         self._send.close()
         self.done.set()
 
-    def _show(self, released: Released | None) -> None:
-        if released is not None:
-            sse_json = self._shape.text(released.text)
-            self._send.send_nowait(Chunk(sse_json=sse_json, text=released.text, token_ids=released.token_ids))
+    def _show(self, released: Released) -> None:
+        sse_json = self._shape.text(released.text)
+        self._send.send_nowait(Chunk(sse_json=sse_json, text=released.text, token_ids=released.token_ids))
 
 
 class Answer:

@@ -31,9 +31,9 @@ class StreamShape:
         """A chunk with a piece of the answer."""
         return self._chunk(text, None)
 
-    def finish(self, reason: FinishReason) -> bytes:
-        """The last chunk, which says why the answer ended."""
-        return self._chunk("", reason)
+    def finish(self, reason: FinishReason, text: str = "") -> bytes:
+        """The last chunk, which says why the answer ended, with the last of its text."""
+        return self._chunk(text, reason)
 
     def _chunk(self, text: str, reason: FinishReason | None) -> bytes:
         choice: dict[str, object] = {"index": 0}

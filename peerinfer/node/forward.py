@@ -27,10 +27,9 @@ from peerinfer.core.frames import (
     Terminal,
 )
 from peerinfer.core.router import Candidate, Prompt
-from peerinfer.core.types import Chunk, End, RequestError
+from peerinfer.core.types import Chunk, End, InferRequest, RequestError
 from peerinfer.node.context import Context
 from peerinfer.node.ports import Call, PeerLostError
-from peerinfer.node.reply import Incoming
 
 REFUSED_WAIT_S = 0.5
 """A peer that refused is left alone at least this long."""
@@ -49,7 +48,7 @@ class TargetFailedError(Exception):
 
 @asynccontextmanager
 async def send_request(
-    node: Context, r: Incoming, prompt: Prompt, k: Candidate, *, deadline: float
+    node: Context, request: InferRequest, prompt: Prompt, k: Candidate, *, deadline: float
 ) -> AsyncIterator[AsyncIterator[Chunk | End]]:
     """Have peer k serve the request; it may work on it until `deadline`, on trio's clock.
 
@@ -63,11 +62,11 @@ async def send_request(
             with exchange.failing(silent_after_s=node.config.request.open_timeout_s):
                 call = await stack.enter_async_context(node.overlay.open_call(k.peer))
             try:
-                await exchange.open(call, r, deadline=deadline)
+                await exchange.open(call, request, deadline=deadline)
                 yield exchange.chunks(call)
             finally:
                 if not exchange.over:
-                    await exchange.cancel(call, r.id)
+                    await exchange.cancel(call, request.id)
     finally:
         exchange.settle()
 
@@ -99,20 +98,21 @@ class _Exchange:
             self._node.view.unanswered(self._peer, wait_s=FAILED_WAIT_S, now=trio.current_time())
             raise TargetFailedError("lost") from None
 
-    async def open(self, call: Call, r: Incoming, *, deadline: float) -> None:
+    async def open(self, call: Call, request: InferRequest, *, deadline: float) -> None:
         """Send the request and wait until it is accepted."""
         config = self._node.config.request
         sent_at = trio.current_time()
         with self.failing(silent_after_s=config.accept_timeout_s):
             await call.send(
                 Request(
-                    id=r.id,
-                    endpoint=r.endpoint,
-                    body=r.raw,
+                    id=request.id,
+                    endpoint=request.endpoint,
+                    body=request.raw,
                     fingerprint=self._node.fingerprint,
                     prompt_pages=len(self._prompt.keys),
                     expected_cached_tokens=self._expected,
                     time_left_s=max(0.0, deadline - sent_at),
+                    answered_token_ids=request.answered_token_ids,
                 )
             )
             self.over = False

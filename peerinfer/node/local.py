@@ -59,9 +59,9 @@ async def _relay(
             begun = True
             yield item
     except RequestError as error:
-        if begun or error.status < 500:
+        if error.status < 500:
             raise
-        raise TargetFailedError("overloaded") from error
+        raise TargetFailedError("failed" if begun else "overloaded") from error
     except EngineError as error:
         log.warning("engine=%s failed: %s", node.engine.info.kind, error)
         outcome = "not_ready" if isinstance(error, EngineAwayError) else "failed"

@@ -138,6 +138,7 @@ class _Service:
                 body=body,
                 raw=opening.body,
                 token_ids=token_ids,
+                answered_token_ids=opening.answered_token_ids,
                 expected_cached_tokens=self._promised(token_ids, keys),
             )
             async with node.engine.run_infer(request) as items:  # lines 7-13, at the peer
@@ -193,11 +194,15 @@ class _Service:
             return ErrorFrame(id=opening.id, code="internal_error", message="the serving node failed")
 
     async def _tokenise(self, body: Mapping[str, object]) -> tuple[tuple[int, ...] | None, list[PageKey]]:
-        if self._node.tokenizer is None:
+        tokenizer, answered = self._node.tokenizer, self._opening.answered_token_ids
+        token_ids = None if tokenizer is None else await tokenizer.encode(self._opening.endpoint, body)
+        if tokenizer is None or token_ids is None:
+            if answered:
+                raise EngineAwayError("this node cannot tell which tokens the answer so far follows")
             return None, []
-        token_ids = await self._node.tokenizer.encode(self._opening.endpoint, body)
-        if token_ids is None:
-            return None, []
+        if answered:  # a peer's numbers: the tokeniser refuses those that are no tokens
+            await tokenizer.encode("completions", {"prompt": list(answered)})
+            token_ids += answered
         self._decision.prompt_tokens = len(token_ids)
         return token_ids, self._node.hasher.keys(token_ids)
 

@@ -48,6 +48,21 @@ def parse_peer_address(text: str) -> tuple[PeerId, str]:
     return PeerId(peer), _join(parts[:2])
 
 
+def parse_peer_id(text: str) -> PeerId:
+    """A peer id in any of its spellings, in the one that is used here.
+
+    Raises:
+        ValueError: with a message for the person who typed it.
+    """
+    try:
+        peer = ID.from_string(text).to_base58()
+    except Exception:  # the library raises whatever its parsers raise
+        peer = ""
+    if not is_peer_id(peer):
+        raise ValueError(f"{text}: this is no peer id (12D3KooW… or Qm…)")
+    return PeerId(peer)
+
+
 def is_peer_id(text: str) -> bool:
     """The text names a public key: by its SHA-256, or when it is short by holding it."""
     try:

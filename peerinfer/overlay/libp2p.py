@@ -15,7 +15,7 @@ from peerinfer.config import OverlayConfig
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Call, Link, OverlaySink
-from peerinfer.overlay.addresses import check_free, parse_listen_address, parse_peer_address
+from peerinfer.overlay.addresses import check_free, parse_listen_address, parse_peer_address, parse_peer_id
 from peerinfer.overlay.identity import load_or_create_identity
 from peerinfer.overlay.single_error import single_error
 from peerinfer.overlay.swarm import Swarm, SwarmSettings
@@ -32,7 +32,7 @@ class LibP2POverlay:
 
     Raises:
         IdentityError: the identity in `data_dir` cannot be used.
-        ValueError: an address in the config is none; the message is for whoever typed it.
+        ValueError: an address or a peer id in the config is none; the message is for whoever typed it.
     """
 
     def __init__(
@@ -56,6 +56,8 @@ class LibP2POverlay:
             topic=topic,
             frame_bytes_max=frame_bytes_max,
             swarm_key=swarm_key,
+            allow=frozenset(map(parse_peer_id, config.allow_peers)),
+            deny=frozenset(map(parse_peer_id, config.deny_peers)),
         )
         self._swarm: Swarm | None = None
 

@@ -68,6 +68,13 @@ class SwarmSettings:
     frame_bytes_max: int
     swarm_key: SwarmKey | None
     """None in an open swarm."""
+    allow: frozenset[PeerId] = frozenset()
+    """Nobody else is wanted, if there are any."""
+    deny: frozenset[PeerId] = frozenset()
+
+    def wants(self, peer: PeerId) -> bool:
+        """Whether this node will have to do with a peer at all."""
+        return peer not in self.deny and (not self.allow or peer in self.allow)
 
 
 class Swarm:
@@ -142,11 +149,15 @@ class Swarm:
 
     def learn(self, peer: PeerId, addrs: Sequence[str]) -> None:
         """Addresses that a peer announced."""
-        self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=True)
+        self._offer(peer, addrs, announced=True)
 
     def _act(self, nursery: trio.Nursery) -> None:
         self._loopback = on_loopback([addr.rsplit("/p2p/", 1)[0] for addr in self.addrs()])
-        self._dialler.give(self._settings.join)
+        for peer, addr in self._settings.join:
+            if self._settings.wants(peer):
+                self._dialler.give([(peer, addr)])
+            else:
+                log.warning("peer=%s is not wanted by the lists of peers, and not joined through", peer)
         for peer, addrs in load_known_peers(self._settings.data_dir).items():
             if is_peer_id(peer):
                 self._found(peer, addrs)
@@ -163,14 +174,18 @@ class Swarm:
         self._sink.link_up(peer)
 
     def _link_down(self, peer: PeerId, link: Link) -> None:
-        self._dialler.learn(peer, dialable(link.addrs, loopback=self._loopback), announced=True)
+        self._offer(peer, link.addrs, announced=True)
         self._dialler.link_down(peer)
         self.streams.forget(peer)
         self.pull.forget(peer)
         self._sink.link_down(peer)
 
     def _found(self, peer: PeerId, addrs: Sequence[str]) -> None:
-        self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=False)
+        self._offer(peer, addrs, announced=False)
+
+    def _offer(self, peer: PeerId, addrs: Sequence[str], *, announced: bool) -> None:
+        if self._settings.wants(peer):
+            self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=announced)
 
     async def _dial(self, peer: PeerId, addr: str) -> None:
         failure: Exception = DialError("the name stands for no address")
@@ -192,6 +207,7 @@ class Swarm:
             pubsub=self.host.pubsub,
             config=self._settings.config,
             sink=self._sink,
+            wants=self._settings.wants,
             too_loud=self._banish,
         )
 
@@ -205,7 +221,7 @@ class Swarm:
             self._nursery.start_soon(self.links.drop, peer)
 
     def _welcome(self, peer: PeerId) -> bool:
-        return self._banished.get(peer, 0.0) <= trio.current_time()
+        return self._settings.wants(peer) and self._banished.get(peer, 0.0) <= trio.current_time()
 
     async def _remember(self) -> None:
         while True:

@@ -39,10 +39,11 @@ class Topic:
         pubsub: Any,
         config: OverlayConfig,
         sink: OverlaySink,
+        wants: Callable[[PeerId], bool],
         too_loud: Callable[[PeerId], None],
     ) -> None:
         self._name, self._me, self._pubsub, self._config = name, me, pubsub, config
-        self._sink, self._too_loud = sink, too_loud
+        self._sink, self._wants, self._too_loud = sink, wants, too_loud
         self._rates: dict[bytes, TokenBucket] = {}
         self._refused = 0
         pubsub.set_topic_validator(name, self._is_welcome, False)
@@ -79,6 +80,8 @@ class Topic:
             return True
         if len(message.data) > GOSSIP_BYTES_MAX:
             return self._refuse(author, f"{len(message.data)} bytes")
+        if not self._wants(author):
+            return self._refuse(author, "not wanted")
         if not self._rate_of(message.from_id).take(now=trio.current_time()):
             self._too_loud(author)
             return self._refuse(author, "too many messages")

@@ -14,6 +14,7 @@ from tests.api.scripted import Face, chat_body
 LOOPBACK = HostPolicy("127.0.0.1", "127.0.0.1")
 EVERYWHERE = HostPolicy("0.0.0.0", "0.0.0.0")
 NAMED = HostPolicy("gpu.lan", "192.168.1.5")
+PROXIED = HostPolicy("0.0.0.0", "0.0.0.0", ["LLM.example.org"])
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ NAMED = HostPolicy("gpu.lan", "192.168.1.5")
         (EVERYWHERE, f"{socket.gethostname().upper()}:8000"),
         (NAMED, "gpu.lan:8000"),
         (NAMED, "192.168.1.5"),
+        (PROXIED, "llm.example.org"),
     ],
 )
 def test_own_host_is_let_through(policy: HostPolicy, host: str) -> None:
@@ -52,6 +54,7 @@ def test_own_host_is_let_through(policy: HostPolicy, host: str) -> None:
         (LOOPBACK, ""),
         (EVERYWHERE, "evil.example:8000"),
         (NAMED, "other.lan"),
+        (PROXIED, "example.org"),
     ],
 )
 def test_foreign_host_is_refused(policy: HostPolicy, host: str) -> None:

@@ -58,7 +58,17 @@ def test_bound_but_not_yet_listening_port_is_shared_by_nobody(monkeypatch: pytes
 )
 def test_address_of_another_machine_is_a_clear_error(host: str, message: str) -> None:
     with pytest.raises(ListenError, match=message):
+        open_listener(HttpConfig(host=host, port=0, port_is_default=False, insecure=True))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
+def test_an_address_that_others_reach_needs_a_key_or_an_explicit_word(host: str) -> None:
+    with pytest.raises(ListenError, match=r"--api-key-file FILE .* or --insecure"):
         open_listener(HttpConfig(host=host, port=0, port_is_default=False))
+
+
+def test_with_a_key_others_may_reach_it() -> None:
+    open_listener(HttpConfig(host="0.0.0.0", port=0, port_is_default=False, api_key="k")).close()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +80,7 @@ def test_address_of_another_machine_is_a_clear_error(host: str, message: str) ->
     ],
 )
 def test_base_url_can_be_called_from_this_machine(host: str, url: str) -> None:
-    with open_listener(HttpConfig(host=host, port=0, port_is_default=False)) as sock:
+    with open_listener(HttpConfig(host=host, port=0, port_is_default=False, insecure=True)) as sock:
         assert base_url(sock) == f"{url}{sock.getsockname()[1]}"
 
 

@@ -94,6 +94,7 @@ def scripted_node() -> Iterator[ScriptedNode]:
 
     class Exchange(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            node.request_headers.append({name.lower(): value for name, value in self.headers.items()})
             found = node.json.get(self.path)
             self._answer(200 if found else 404, json.dumps(found or {}), "application/json")
 

@@ -54,6 +54,19 @@ def test_ask_dash_reads_the_question_from_stdin(scripted_node: Any) -> None:
     assert scripted_node.bodies[0]["messages"][0]["content"] == "From a pipe\n"
 
 
+@pytest.mark.parametrize("command", [("ask", "Hi"), ("status",), ("peers",)])
+def test_the_key_goes_along_with_every_request(scripted_node: Any, command: tuple[str, ...]) -> None:
+    result = run(*command, "--api-key", "s3cret", "--api", scripted_node.url)
+    assert result.exit_code == 0
+    assert {each.get("authorization") for each in scripted_node.request_headers} == {"Bearer s3cret"}
+    scripted_node.request_headers.clear()
+    assert run(*command, PEERINFER_API=scripted_node.url, PEERINFER_API_KEY="other").exit_code == 0
+    assert {each.get("authorization") for each in scripted_node.request_headers} == {"Bearer other"}
+    scripted_node.request_headers.clear()
+    assert run(*command, "--api", scripted_node.url).exit_code == 0
+    assert {each.get("authorization") for each in scripted_node.request_headers} == {None}
+
+
 def test_an_empty_question_is_not_sent(scripted_node: Any) -> None:
     result = run("ask", "-", "--api", scripted_node.url, stdin=" \n")
     assert (result.exit_code, scripted_node.bodies) == (2, [])

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peerinfer.cli.errors import CommandError
-from peerinfer.cli.key import read_swarm_key
+from peerinfer.cli.key import read_api_key, read_swarm_key
 from peerinfer.cli.main import peerinfer
 
 
@@ -55,6 +55,22 @@ def test_a_key_that_others_can_touch_is_not_used(tmp_path: Path, mode: int) -> N
         assert done.output.count("\n") == 1
     with pytest.raises(CommandError, match=f"chmod 600 {file}"):
         read_swarm_key(file)
+
+
+def test_an_api_key_is_the_first_line_of_a_private_file(tmp_path: Path) -> None:
+    file = tmp_path / "api.key"
+    file.write_text("s3cret \nand notes\n")
+    file.chmod(0o644)
+    with pytest.raises(CommandError, match="others can read or change this API key"):
+        read_api_key(file)
+    file.chmod(0o400)
+    assert read_api_key(file) == "s3cret"
+    file.chmod(0o600)
+    for bad in ("", "\n", "two words", "pässword", "x" * 513):
+        file.write_text(bad)
+        with pytest.raises(CommandError, match="no API key") as raised:
+            read_api_key(file)
+        assert not bad.strip() or bad not in raised.value.format_message()
 
 
 def test_a_file_that_is_no_key_or_not_there_is_one_line(tmp_path: Path) -> None:

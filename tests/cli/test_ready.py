@@ -35,7 +35,7 @@ def test_other_machines_are_shown_the_addresses_that_they_can_dial() -> None:
     assert "or           peerinfer join /ip6/2001:db8::7/tcp/4001/p2p/12D3KooWme\n" in shown
     assert "/ip4/127.0.0.1/tcp" not in shown
     assert "this swarm has no key" in shown
-    assert "the API has no password" not in shown
+    assert "the API has no key" not in shown
 
 
 def test_the_curl_line_survives_a_shell() -> None:
@@ -50,9 +50,14 @@ def test_a_node_on_loopback_says_that_nobody_else_can_join() -> None:
 
 
 def test_an_api_that_others_reach_is_pointed_out() -> None:
-    assert "the API has no password: whoever reaches http://192.0.2.7:8000" in block(
-        replace(READY, http="http://192.0.2.7:8000")
-    )
+    assert "the API has no key: whoever reaches its port" in block(replace(READY, open_api=True))
+
+
+def test_a_closed_swarm_is_joined_with_its_key_and_a_closed_api_called_with_its() -> None:
+    shown = block(replace(READY, swarm_key="'my swarm.key'", has_api_key=True))
+    assert f"peerinfer join {LAN} --swarm-key 'my swarm.key'\n" in shown
+    assert '-H "authorization: Bearer $PEERINFER_API_KEY"' in shown
+    assert "no key" not in shown
 
 
 def test_a_node_without_addresses_says_so() -> None:

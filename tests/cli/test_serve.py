@@ -126,7 +126,19 @@ def test_what_is_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
         (("serve", "--http", "8000"), "give HOST:PORT"),
         (("serve", "--policy", "fastest"), "'cost', 'longest-prefix', 'local', 'round-robin', 'random'"),
         (("serve", "--model", "no-such-file.gguf"), "there is no file no-such-file.gguf"),
-        (("serve", "--engine", "simulated", "--http", "192.0.2.1:0"), "Cannot assign requested address"),
+        (
+            ("serve", "--engine", "simulated", "--http", "192.0.2.1:0", "--insecure"),
+            "Cannot assign requested",
+        ),
+        (
+            ("serve", "--engine", "simulated", "--http", "0.0.0.0:0"),
+            "reached from other machines: give --api-key",
+        ),
+        (("serve", "--engine", "simulated", "--api-key", "two words"), "api_key: allowed are 1 to 512"),
+        (
+            ("serve", "--engine", "simulated", "--api-key-file", "/no/such"),
+            "cannot read the API key /no/such",
+        ),
         (("serve", "--page-size", "0"), "'--page-size'"),
         (("serve", "--engine-url", "localhost"), "'localhost' is no URL of a server"),
         (("serve", "--engine", "simulated", "--", "--tp", "2"), "flags behind -- are for SGLang"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +53,25 @@ def test_members_share_prefixes(members: list[PeerProcess]) -> None:
     assert None not in key_ids
     wait_until(lambda: second.peers()[first.peer_id]["pages"] > 0, within_s=10, what="its pages are known")
     assert complete(second, PROMPT) > 0
+    for node in members:
+        assert "closed swarm" not in node.log.read_text(), "no log shows a prompt"
+
+
+def test_an_invite_is_all_that_a_new_member_needs(members: list[PeerProcess], tmp_path: Path) -> None:
+    """Method: the command prints it for a running member; a third node joins by it and has no key file."""
+    member = members[0]
+    key = ("--swarm-key", str(member.data_dir.parent / "swarm.key"))
+    command = [sys.executable, "-m", "peerinfer", "invite", *key, "--api", member.http]
+    invite = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    guest = PeerProcess(tmp_path / "guest", join=invite, args=simulated(tmp_path))
+    try:
+        wait_until(
+            lambda: {each.peer_id for each in members} <= guest.alive_peers(), within_s=15, what="membership"
+        )
+        assert invite not in guest.log.read_text()
+    finally:
+        guest.kill()
+    wait_until(lambda: guest.peer_id not in member.alive_peers(), within_s=15, what="it is gone")
 
 
 @pytest.mark.parametrize("with_key", [False, True])

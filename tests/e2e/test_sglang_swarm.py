@@ -206,11 +206,11 @@ class Stream:
     done: bool = False
 
 
-def test_sglang_killed_under_load_costs_begun_streams_only_and_comes_back(pair: list[PeerProcess]) -> None:
+def test_sglang_killed_under_load_costs_no_stream_and_comes_back(pair: list[PeerProcess]) -> None:
     """Eight streams at a server with four slots, through both nodes (by the paper's rule, since all go where
-    the prefix is); SGLang gets SIGKILL when the first have begun. The begun ones end in a named error, the
-    others are answered by the other node; the peer stops expecting the old cache within a round; SGLang is
-    started again and takes part as before."""
+    the prefix is); SGLang gets SIGKILL when the first have begun. The begun ones go on at the other node,
+    which answers the others, too; the peer stops expecting the old cache within a round; SGLang is started
+    again and takes part as before."""
     entry, victim = pair
     header = _five_shots("history")
     pinned, by_prefix = {"x-peerinfer-target": victim.peer_id}, {"x-peerinfer-policy": "longest-prefix"}
@@ -240,13 +240,8 @@ def test_sglang_killed_under_load_costs_begun_streams_only_and_comes_back(pair: 
         for job in jobs:
             job.result(timeout=120)
     print(f"known after {known_s:.2f} s;", [(s.error, s.begun, s.served_by[-6:]) for s in streams])
-    broken = [stream for stream in streams if stream.error is not None]
-    whole = [stream for stream in streams if stream.error is None]
-    assert broken
-    assert whole
-    assert {stream.error for stream in broken} == {"stream_broken"}
-    assert all(stream.begun and stream.served_by == victim.peer_id for stream in broken)
-    assert all(stream.done and stream.served_by == entry.peer_id for stream in whole)
+    assert all(stream.done and stream.error is None for stream in streams)
+    assert {stream.served_by for stream in streams} == {victim.peer_id, entry.peer_id}
     alone = victim.client.post("/v1/completions", json=_completion("While it is away: ")).raise_for_status()
     assert alone.headers["x-peerinfer-served-by"] == entry.peer_id
     wait_until(lambda: _state(victim) == "ready", within_s=START_S, what="SGLang is ready again")

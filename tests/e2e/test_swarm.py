@@ -202,7 +202,7 @@ def _served_by(node: PeerProcess, prompt: str) -> str:
 
 def test_streams_that_entered_at_living_nodes_survive_a_sigkill(tmp_path: Path) -> None:
     """Goal: 64 streams over four endpoints, one node killed in the middle: those that entered elsewhere
-    complete, each token once and in order, or, if their tokens came from the dead node, end in a named error.
+    complete, each token once and in order, also if their first ones came from the dead node.
     Oracle: the simulated engine's answer is a function of its prompt."""
     with swarm(tmp_path, 4, args=simulated(tmp_path, prefill_tokens_per_s=2000)) as nodes:
         prompts = [_prefix(1000 + n % 8, 300) + f" question {n}" for n in range(64)]
@@ -220,18 +220,12 @@ def test_streams_that_entered_at_living_nodes_survive_a_sigkill(tmp_path: Path) 
             results = [stream.result() for stream in streams]
             wholes = list(pool.map(lambda prompt: _whole(nodes[0], prompt), prompts))
         living = [n for n in range(64) if n % 4 != 3]
-        broken = [n for n in living if results[n][1] is not None]
+        moved = [n for n in living if results[n][2] == victim.peer_id]
+        print(f"{len(moved)} of {len(living)} streams had begun at the dead node")
+        assert moved
         for n in living:
-            text, error, served_by = results[n]
-            whole = wholes[n]
-            if error is None:
-                assert text == whole
-            else:
-                assert error == "stream_broken"
-                assert served_by == victim.peer_id
-                assert whole.startswith(text)
-        print(f"{len(broken)} of {len(living)} streams were served by the dead node and broke")
-        assert len(living) - len(broken) >= len(living) / 2
+            text, error, _ = results[n]
+            assert (error, text) == (None, wholes[n])
         wait_until(
             lambda: all(victim.peer_id not in n.alive_peers() for n in nodes[:3]),
             within_s=5,

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from peerinfer.config import Config, RequestConfig, RoutingConfig
 from peerinfer.core.types import Chunk, End, InferRequest, PeerId, RequestError, Usage
 from peerinfer.node.ports import EngineAwayError, EngineError
-from peerinfer.node.reply import Incoming, Reply
+from peerinfer.node.reply import Reply
 from peerinfer.node.serve import WHOLE_PIECE_BYTES
 from peerinfer.sim.network import SimNetwork
 from tests.node.swarm import Member, World, ask, completion, text, world
@@ -108,33 +108,6 @@ async def test_a_silent_peer_is_given_up_after_the_timeout_and_then_left_alone(
         again = await ask(swarm[0], completion(text(3)))
         assert again.reply.route == "local"
         assert trio.current_time() - started < waited + 1.0
-
-
-async def test_a_failure_after_the_first_token_ends_in_a_named_error(autojump_clock: MockClock) -> None:
-    """The client has seen tokens: the answer breaks off with `stream_broken`, and none of them twice."""
-    async with world(2, config=PAPER) as swarm:
-        await _with_prefix_on_peer(swarm)
-        seen = ""
-
-        async def until_the_crash(incoming: Incoming) -> None:
-            nonlocal seen
-            async with swarm[0].node.handle(incoming) as reply:
-                async for item in reply.chunks:
-                    assert isinstance(item, Chunk)
-                    seen += item.text
-                    if len(seen) == 5:
-                        swarm.crash(swarm[1])
-
-        incoming = completion(text(1), max_tokens=50)
-        with pytest.raises(RequestError) as caught:
-            await until_the_crash(incoming)
-        assert (caught.value.code, caught.value.status) == ("stream_broken", 502)
-        whole = await ask(swarm[0], completion(text(1), max_tokens=50))
-        assert whole.text.startswith(seen)
-        assert swarm[0].count("failed") == 1
-        decision = swarm[0].node.decision(incoming.id)
-        assert decision is not None
-        assert decision["attempts"] == [{"peer_id": swarm[1].peer_id, "outcome": "broken"}]
 
 
 async def test_a_bad_request_is_final_wherever_it_was_found(autojump_clock: MockClock) -> None:

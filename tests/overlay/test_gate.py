@@ -151,3 +151,35 @@ async def test_a_line_of_a_negotiation_has_a_limit(world: LibP2PWorld) -> None:
     await until(lambda: peer.sink.drops["handshake"] == 1, within_s=SOON_S)
     async with raw_host() as host:
         await host.connect(peer.address)
+
+
+async def test_a_denied_peer_is_neither_let_in_nor_dialled_nor_heard(
+    world: LibP2PWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Method: a and b meet through c; a denies b. b's messages reach a through c alone, and are dropped."""
+    caplog.set_level(logging.INFO, "peerinfer.overlay")
+    c = await world.start()
+    b = await world.start(join=[c.address])
+    a = await world.start(join=[c.address, b.address], deny_peers=(b.id,))
+    assert f"peer={b.id} is not wanted" in caplog.text
+    await until(lambda: c.linked_to(a.id, b.id), within_s=SOON_S)
+    await until(lambda: f"peer={b.id} is not let in" in a.sink.reasons, within_s=SOON_S)
+    await until(lambda: "it may not want this node" in caplog.text, within_s=SOON_S)
+    with trio.fail_after(SOON_S):
+        while not a.sink.drops["gossip"]:
+            await b.overlay.publish(b"from the denied")
+            await trio.sleep(0.2)
+    assert not a.sink.messages
+    assert b.id not in a.overlay.links()
+    assert a.sink.up == [c.id]
+
+
+async def test_with_a_list_of_the_allowed_nobody_else_gets_in(world: LibP2PWorld) -> None:
+    """Method: b is allowed, c is not; c learns of a through b all the same."""
+    b = await world.start()
+    a = await world.start(join=[b.address], allow_peers=(b.id,))
+    c = await world.start(join=[b.address])
+    await until(lambda: b.linked_to(a.id, c.id), within_s=SOON_S)
+    await until(lambda: f"peer={c.id} is not let in" in a.sink.reasons, within_s=SOON_S)
+    assert set(a.overlay.links()) == {b.id}
+    assert a.sink.up == [b.id]

@@ -87,14 +87,14 @@ def test_a_token_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_answer_without_an_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    until_end = request._until_end
+    answer_of = request.answer_of
 
     async def endless(*args: Any) -> AsyncIterator[Chunk | End]:
-        async for item in until_end(*args):
+        async for item in answer_of(*args):
             if isinstance(item, Chunk):
                 yield item
 
-    monkeypatch.setattr(request, "_until_end", endless)
+    monkeypatch.setattr(request, "answer_of", endless)
     assert "has 0 results" in live()[0]
 
 
@@ -102,7 +102,7 @@ def test_a_request_that_is_never_answered_is_found(monkeypatch: pytest.MonkeyPat
     async def drop(node: Context, r: Any) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(request, "_read", drop)
+    monkeypatch.setattr(request, "read_prompt", drop)
     assert "has no result" in live()[0]
 
 

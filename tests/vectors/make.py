@@ -95,6 +95,16 @@ FRAMES: dict[str, Frame] = {
         expected_cached_tokens=512,
         time_left_s=599.5,
     ),
+    "continue": Request(
+        id="7f3a",
+        endpoint="completions",
+        body=b'{"model":"m","prompt":"Hi","max_tokens":13}',
+        fingerprint=fingerprint(FIELDS),
+        prompt_pages=0,
+        expected_cached_tokens=0,
+        time_left_s=590.25,
+        answered_token_ids=(9707, 0, 4294967295),
+    ),
     "accept": Accept(id="7f3a", incarnation=1767225600000, seq=41, load=BUSY),
     "refuse, overloaded": Refuse(
         id="7f3a",

@@ -1,0 +1,91 @@
+"""How a client's request ends when it does not end well, and the one place where that is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+from peerinfer.core.types import RequestError
+from peerinfer.node.context import Context
+from peerinfer.node.decisions import Decision
+
+ENGINE_FAILURES_MAX = 2
+"""So many engines that were there and failed at one request, and it is the request."""
+_PASSING = frozenset({"lost", "timeout", "failed", "not_ready", "protocol", "broken"})
+
+
+@contextmanager
+def kept(node: Context, decision: Decision) -> Iterator[None]:
+    """Keeps the decision, and how it ended if that was before its end."""
+    node.decisions.add(decision)
+    try:
+        yield
+    except Exception as error:
+        _note(node, decision, error)
+        raise
+    finally:
+        if decision.ended_at is None:
+            decision.ended_at = trio.current_time()
+            decision.error = decision.error or "cancelled"
+
+
+def stop_before_it_harms_more(decision: Decision) -> None:
+    """A request that engines die of must not go through the swarm: raises `RequestError` after a few.
+
+    One that had brought a part of the answer before it failed is no sign of that.
+    """
+    failed = 0
+    for attempt in decision.attempts:
+        failed = 0 if attempt.outcome == "broken" else failed + (attempt.outcome == "failed")
+    if failed >= ENGINE_FAILURES_MAX:
+        raise RequestError(
+            f"{failed} engines failed at this request one after the other; it is not tried on another.",
+            status=502,
+            code="engine_failed",
+        )
+
+
+def nobody(node: Context) -> RequestError:
+    """Nobody could answer: say whether waiting helps."""
+    why = f"this node's engine is {node.engine_state}, and no peer could serve the request"
+    if node.engine_ready:
+        why = f"{node.engine.load().queued} requests wait here, and no peer could serve the request"
+    return RequestError(
+        f"No node can answer now: {why}. Try again soon.",
+        status=503,
+        code="no_node_available",
+        retry_after_s=1.0,
+    )
+
+
+def too_late(node: Context) -> RequestError:
+    """The request has lived as long as it may, and nothing of its answer is there."""
+    return RequestError(
+        f"No answer within {node.config.request.deadline_s:g} s; try again when there is less to do.",
+        status=504,
+        code="deadline_exceeded",
+    )
+
+
+def met_failures(decision: Decision) -> bool:
+    """Whether something was in the way that passes, other than too much to do."""
+    return any(attempt.outcome in _PASSING for attempt in decision.attempts)
+
+
+def noted(node: Context, decision: Decision, error: RequestError) -> RequestError:
+    """An answer that has begun ends in this. To be noted where it is raised, since whoever reads the answer
+    may catch it inside its block."""
+    _note(node, decision, error)
+    return error
+
+
+def _note(node: Context, decision: Decision, error: Exception) -> None:
+    """Note once what a request ended with; a request that was wrong itself is no failure of ours."""
+    if decision.error is not None:
+        return
+    decision.error = error.message if isinstance(error, RequestError) else repr(error)
+    decision.ended_at = trio.current_time()
+    if not isinstance(error, RequestError) or error.status >= 500:
+        node.requests["failed"] += 1
