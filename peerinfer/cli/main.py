@@ -6,6 +6,7 @@ import click
 
 from peerinfer import __version__
 from peerinfer.cli.bootstrap import bootstrap
+from peerinfer.cli.calibrate import calibrate
 from peerinfer.cli.demo import demo
 from peerinfer.cli.errors import OneLineGroup
 from peerinfer.cli.experiment import experiment
@@ -28,7 +29,7 @@ def peerinfer() -> None:
     """
 
 
-for command in (serve, join, bootstrap, demo, experiment, ask, status, peers, model, key, invite):
+for command in (serve, join, bootstrap, demo, experiment, calibrate, ask, status, peers, model, key, invite):
     peerinfer.add_command(command)
 
 
