@@ -91,6 +91,13 @@ SYNTHETIC_NOTE = "No --data: the prompts are generated, with MMLU's shape and wi
     help=f"Each node's cache. [default: {Settings().cache_tokens}; {REAL_CACHE_TOKENS} with real nodes]",
 )
 @click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    default=Settings().speed,
+    show_default=True,
+    help="How many times as fast as they came Mooncake's requests come.",
+)
+@click.option(
     "--calibration",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The simulated nodes' speed, from `peerinfer calibrate`. [default: fitted to the paper]",
@@ -118,7 +125,8 @@ def experiment(
     engine_python: str | None,
     **options: Any,
 ) -> None:
-    """Measure the paper's tables and figures: table1, table2, table3, fig2, fig3, fig4, breakeven, or all.
+    """Measure the paper's tables and figures: table1, table2, table3, fig2, fig3, fig4; and what we add
+    to them: breakeven, traces. Or all.
 
     Writes Markdown, CSV, JSON and PNG to --out. An interrupted run goes on where it was when it is started
     again; a cell whose options changed is measured anew.
@@ -129,7 +137,12 @@ def experiment(
         prompts = open_prompts(data, say=console.print)
     except ValueError as error:
         raise CommandError(str(error)) from None
-    settings = Settings(policies=policies or Settings().policies, calibration=costs, **defaulted(options))
+    settings = Settings(
+        policies=policies or Settings().policies,
+        calibration=costs,
+        traces=data is not None and (data / "mooncake").is_dir(),
+        **defaulted(options),
+    )
     unknown = set(settings.subjects) - {subject.name for subject in prompts.corpus.subjects}
     if unknown:
         raise CommandError(f"--subject: MMLU has no {', '.join(sorted(unknown))}")
