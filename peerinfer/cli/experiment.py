@@ -22,7 +22,6 @@ from peerinfer.sim.experiments.experiment import Experiment
 from peerinfer.sim.experiments.prompts import Prompts, open_prompts
 from peerinfer.sim.experiments.record import Record
 from peerinfer.sim.experiments.results import Results
-from peerinfer.sim.experiments.run_cells import jobs_here, run_cells
 from peerinfer.sim.experiments.settings import Settings, possible
 from peerinfer.sim.experiments.store import Store
 from peerinfer.sim.experiments.write_report import run_digest, write_report
@@ -150,7 +149,7 @@ def experiment(
     if settings.mode == "embedded":
         fetch_with_progress(console)
     engine = ["--engine-python", engine_python] if engine_python else []
-    run = Run(settings, prompts, out, jobs=jobs or jobs_here(), console=console, engine=engine)
+    run = Run(settings, prompts, out, jobs=jobs, console=console, engine=engine)
     click.echo(run.report(chosen, run.measure(chosen)))
 
 
@@ -174,7 +173,7 @@ class Run:
         prompts: Prompts,
         out: Path,
         *,
-        jobs: int,
+        jobs: int | None,
         console: Console,
         engine: Sequence[str] = (),
     ) -> None:
@@ -206,6 +205,8 @@ class Run:
         with Progress(*columns, console=self._console) as bar:
             task = bar.add_task("requests", total=total)
             if self._settings.mode == "sim":
+                from peerinfer.sim.experiments.run_cells import run_cells  # loads a whole node
+
                 run_cells(
                     longest_first(cells),
                     data=self._prompts.data,
