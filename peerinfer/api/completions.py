@@ -80,16 +80,8 @@ class Completions:
         incoming = Incoming(
             id=request_id, endpoint=self._endpoint, raw=raw, body=body, policy=policy, target=target
         )
-        exchange = Exchange(self._node, incoming, headers, send)
-        last = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_on_disconnect, receive, nursery.cancel_scope)
-            last = await exchange.run()
-            nursery.cancel_scope.cancel()
-        if last is not None:
-            if last.start is not None:
-                await send(last.start)
-            await send({"type": "http.response.body", "body": last.body, "more_body": False})
+        with self._node.at_work():
+            await _answer(Exchange(self._node, incoming, headers, send), receive, send)
 
     def _overrides(self, scope: Scope) -> tuple[str | None, PeerId | None]:
         """What the client wants in place of the node's own routing."""
@@ -128,6 +120,18 @@ def request_headers(request_id: str) -> Headers:
     """`x-request-id` is where OpenAI's clients look for it."""
     value = request_id.encode()
     return [(b"x-peerinfer-request-id", value), (b"x-request-id", value)]
+
+
+async def _answer(exchange: Exchange, receive: Receive, send: Send) -> None:
+    last = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_on_disconnect, receive, nursery.cancel_scope)
+        last = await exchange.run()
+        nursery.cancel_scope.cancel()
+    if last is not None:
+        if last.start is not None:
+            await send(last.start)
+        await send({"type": "http.response.body", "body": last.body, "more_body": False})
 
 
 async def _cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:

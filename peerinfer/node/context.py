@@ -23,6 +23,7 @@ from peerinfer.core.retry_budget import RetryBudget
 from peerinfer.core.router import OwnState
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import EngineState, NodeState, PeerId
+from peerinfer.node.at_work import AtWork
 from peerinfer.node.cache_sync import CacheSync
 from peerinfer.node.decisions import Decisions
 from peerinfer.node.ports import Engine, Overlay, Tokenizer
@@ -74,6 +75,8 @@ class Context:
     """Peers of another fingerprint, and the fields that differ: written by anti_entropy."""
     pushing_back: bool = False
     """Written by load_changed."""
+    at_work: AtWork = field(default_factory=AtWork)
+    """Entered by the HTTP face and by serve."""
     urgent: trio.Event = field(default_factory=trio.Event)
     """Set when the next snapshot must not wait for its interval."""
 
