@@ -5,7 +5,7 @@ READY := $(VENV)/.installed
 SGLANG_VENV ?= .venv-sglang
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install model demo test sim-soak lint fmt bench clean sglang-cpu test-sglang
+.PHONY: help venv install model demo test sim-soak lint fmt fuzz bench clean sglang-cpu test-sglang
 
 help: ## Show the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ sglang-cpu: $(READY) ## Install SGLang for machines without a GPU into .venv-sgl
 
 test-sglang: sglang-cpu ## Every test that needs a real SGLang, on the CPU
 	PEERINFER_TEST_SGLANG=$(abspath $(SGLANG_VENV))/bin/python $(BIN)/python -m pytest -m sglang
+
+fuzz: $(READY) ## Fuzz every parser of strangers' bytes: make fuzz CASES=10000000
+	$(BIN)/python -m tests.fuzz --cases $(or $(CASES),500000)
 
 fmt: $(READY) ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix-only

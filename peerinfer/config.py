@@ -35,6 +35,8 @@ MAY_BE_ZERO = frozenset(
         "forward_margin_s",
         "cold_round_trip_share_max",
         "placement_slack",
+        "rent_prior_uses",
+        "rent_prior_weight",
         "prior_round_trip_s",
         "pause_s_max",
         "cancel_grace_s",
@@ -42,6 +44,8 @@ MAY_BE_ZERO = frozenset(
         "patience_s",
         "retry_share",
         "simulated_overhead_s",
+        "network_delay_s",
+        "network_jitter_s",
     }
 )
 """Numbers for which 0 has a meaning."""
@@ -86,6 +90,19 @@ class RoutingConfig(Section):
     placement_slack: float = 0.5  # guess
     """Nodes slower than the cheapest by less than this share of its prefill take cold prompts in turn, but
     none that is slower than serving here. Higher: evener shares of work, for slower cold prompts."""
+    rent_learns: bool = True
+    """Whether the rule when to buy a prefix is learnt (core/rent.py), or stays the first one."""
+    rent_prices_evictions: bool = True  # measured: docs/routing.md
+    """Whether what must be evicted for it, as far as it is missed later, adds to a prefix's price."""
+    rent_prior_uses: float = 8.0  # measured: docs/routing.md
+    """Further uses that are expected of a prefix before anything was learnt. Higher: prefixes are computed
+    here sooner, which pays on slow links, and costs hits on fast ones."""
+    rent_prior_weight: float = 2.0  # guess
+    """Each step away from the first rule counts as so many lost prices at first. Higher: learnt later."""
+    rent_half_life: float = 500.0  # guess
+    """Examples (prefixes) after which what was learnt counts half. Higher: surer, and slower to follow."""
+    rent_ledger_max: int = 10_000
+    """Prefixes whose rents are remembered; the least recently used go. About 200 bytes each."""
     prior_prefill_tokens_per_s: float = 1000.0  # guess
     """Used until a rate has been measured."""
     prior_decode_tokens_per_s: float = 30.0  # guess
@@ -197,6 +214,10 @@ class OverlayConfig(Section):
     """Kept-open request streams per peer; further ones are closed after use."""
     streams_per_peer_max: int = 128  # measured: the 257th of a connection blocks silently
     """Calls to one peer at once; beyond it a call waits for a stream."""
+    network_delay_s: float = 0.0
+    """Δ_comm for experiments on one machine: all that arrives is handed on so much later. 0: never."""
+    network_jitter_s: float = 0.0
+    """That delay varies by so much in either direction; not more than the delay itself."""
     gossip_per_peer_per_s_max: float = 30.0  # guess
     """A peer that publishes more is disconnected."""
     allow_peers: tuple[str, ...] = ()

@@ -15,6 +15,6 @@ def sglang_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServ
     """One real SGLang for all tests marked `sglang` that need no other; leave it idle and as it was."""
     # Its template shows plain chats as the model's own does, and tools besides.
     template = str(Path(__file__).parent / "engine" / "tools.jinja")
-    args = ("--chat-template", template, "--tool-call-parser", "hermes")
+    args = ("--chat-template", template, "--tool-call-parser", "hermes", "--chunked-prefill-size", "256")
     with real_server(tmp_path_factory.mktemp("sglang"), *args) as server:
         yield server

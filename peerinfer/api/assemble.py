@@ -56,7 +56,7 @@ def usage_chunk(endpoint: Endpoint, last: bytes | None, usage: Json, *, request_
     chunk = _parse(last) if last is not None else {}
     kind = "chat.completion.chunk" if endpoint == "chat" else "text_completion"
     whole = _envelope(endpoint, chunk, kind, request_id=request_id, model=model)
-    return json.dumps({**whole, "choices": [], "usage": usage}, ensure_ascii=False).encode()
+    return _dumped({**whole, "choices": [], "usage": usage})
 
 
 class Assembler:
@@ -124,7 +124,7 @@ class Assembler:
         choices = [self._choices[index] for index in sorted(self._choices)]
         for choice in choices:
             _finish_tool_calls(choice)
-        return json.dumps({**envelope, "choices": choices, "usage": usage}, ensure_ascii=False).encode()
+        return _dumped({**envelope, "choices": choices, "usage": usage})
 
 
 def _envelope(endpoint: Endpoint, chunk: Json, kind: str, *, request_id: str, model: str) -> Json:
@@ -140,7 +140,9 @@ def _merge(whole: Json, piece: Json) -> None:
         old = whole.get(key)
         if value is None:
             whole.setdefault(key, None)
-        elif key == "tool_calls" and isinstance(value, list):
+        elif key == "tool_calls":
+            if not isinstance(value, list):
+                raise bad_chunk("its tool calls are no list")
             _merge_tool_calls(whole, value)
         elif isinstance(value, str) and isinstance(old, str) and key in APPENDED:
             whole[key] = old + value
@@ -169,6 +171,14 @@ def _finish_tool_calls(choice: Json) -> None:
     if isinstance(message, dict) and isinstance(calls, dict):
         ordered = [calls[index] for index in sorted(calls)]
         message["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in ordered]
+
+
+def _dumped(value: Json) -> bytes:
+    """The JSON of an answer; a half of a surrogate pair, which has no UTF-8, stays the escape that it was."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
 
 
 def _parse(sse_json: bytes) -> Json:

@@ -1,200 +1,253 @@
-"""One client's connection: hypercorn's HTTP/1.1 over a socket that can be closed at any time.
+"""One client's connection: HTTP/1.1 over its socket, and an ASGI app behind it.
 
-Hypercorn's own TCP server shields sends from cancellation without a time limit, sends while it closes,
-and keeps a connection's tasks when one of them fails. A client that stopped reading would stop the node
-from ending, and hold an engine's slot. So sends end with the socket or after a time, and one that fails
-ends everything on the connection at once. `ClientStream` also sees hypercorn's answers to bytes that are
-not HTTP, which never reach the application. HTTP/2 is not offered: without TLS no client needs it, and
-hypercorn's upgrade to it fails on garbage with a traceback.
+Theory of operation. The connection's task is the only one: it reads a request's head and calls the app. What
+the app awaits reads the socket: `receive` takes the body's pieces from it, and afterwards waits for the
+client to leave. So nothing runs beside the app, and nothing is handed over. h11, which is strict, reads the
+requests, one parser for each; responses are framed here, and a head goes out together with what follows it.
+Why there is no ASGI server: docs/adr/0006.
 
-One thing stays hypercorn's: while a client has sent its next request ahead of an answer, the socket is
-not read, so that client's leaving is noticed with the next bytes to it.
+While a client has sent its next request ahead of an answer, the socket is not read, so that client's leaving
+is noticed with the next bytes to it.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import socket
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from urllib.parse import unquote
 
+import h11
 import trio
-from hypercorn.config import Config as HypercornConfig
-from hypercorn.events import Closed, Event, RawData
-from hypercorn.protocol.events import Body, Response
-from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.trio.task_group import TaskGroup
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ConnectionState
-from hypercorn.utils import parse_socket_addr
+from starlette.types import ASGIApp, Message, Scope
 
-from peerinfer.api.errors import error_headers, error_json, shutting_down
+from peerinfer.api.client_socket import ClientSocket
+from peerinfer.api.errors import Headers, error_headers, error_json, internal_error, shutting_down
+from peerinfer.core.types import RequestError
 
-SEND_TIMEOUT_S = 60.0  # guess
-"""A client that takes nothing for this long is gone."""
-
-KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-"""Seconds, seconds, probes: a client whose machine vanished is noticed within 30 s."""
-
-HEAD = b"HTTP/1.1 "
-INFORMATION = b"HTTP/1.1 1"
-REFUSAL = b"HTTP/1.1 4"
-NO_BODY = b"\r\ncontent-length: 0\r\n"
-"""Together they tell hypercorn's own error responses: those of the application have a body."""
-NO_LENGTH = (b"content-length", b"0")
-"""Likewise, before the response became bytes."""
+KEEP_ALIVE_S = 75.0  # nginx's; clients' pools forget a connection earlier, so they never lose that race
+"""A connection that brings no request for this long is closed."""
+HEAD_BYTES_MAX = 16 * 1024  # guess
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+NO_WEBSOCKETS = b"HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-class ClientStream:
-    """What hypercorn needs of a stream, over a socket that can be closed at any time."""
+async def serve_connection(app: ASGIApp, stream: trio.SocketStream, on_garbage: Callable[[], None]) -> None:
+    """Serve requests until either side closes; `on_garbage` is told when what comes is no HTTP."""
+    with trio.CancelScope() as scope:
+        client = ClientSocket(stream, scope)
+        try:
+            unread: bytes | None = b""
+            while unread is not None:
+                unread = await _Exchange(client, on_garbage, unread).run(app)
+        finally:
+            client.close()
 
-    def __init__(
-        self, stream: trio.SocketStream, scope: trio.CancelScope, on_garbage: Callable[[], None]
-    ) -> None:
-        self.socket = stream.socket
-        self._stream = stream
-        self._scope = scope
+
+class _Exchange:
+    """One request and its response."""
+
+    def __init__(self, client: ClientSocket, on_garbage: Callable[[], None], unread: bytes) -> None:
+        self._client = client
         self._on_garbage = on_garbage
-        self._closing = False
-        self._sending = False
-        self._head = b""
-        with suppress(OSError):
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in KEEPALIVE:
-                if hasattr(socket, name):
-                    stream.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        if unread:
+            self._parser.receive_data(unread)
+        self._body_is_read = False
+        self._response = _Response()
 
-    def abort(self) -> None:
-        """Close the connection and cancel all that is done for it, now."""
-        self.socket.close()
-        self._scope.cancel()
-
-    async def send_all(self, data: bytes) -> None:
-        """Send, or raise `trio.BrokenResourceError` once the client is given up.
-
-        A response's head waits for what follows it, one send and one packet for both; after the last
-        piece hypercorn sends nothing (`b""`), so no head is left behind. The socket's buffer nearly
-        always has room, so it is tried first, without trio's bookkeeping.
-        """
-        if self._closing:
-            raise trio.BrokenResourceError
-        if data.startswith(HEAD) and not (self._head or data.startswith(INFORMATION)):
-            if data.startswith(REFUSAL) and NO_BODY in data:
-                self._on_garbage()
-            self._head = data
-            return
-        data, self._head = self._head + data, b""
-        if not data:
-            return
-        if self._sending:  # The client broke the protocol while it was answered.
-            self.abort()
-            raise trio.BrokenResourceError
+    async def run(self, app: ASGIApp) -> bytes | None:
+        """Serve it; what came behind it, or None when the connection is to be closed."""
+        request = None
         try:
-            sent = os.write(self.socket.fileno(), data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.abort()
-            raise trio.BrokenResourceError from None
-        if sent == len(data):
-            await trio.lowlevel.checkpoint()
-        else:
-            await self._send_slowly(data[sent:])
-
-    async def _send_slowly(self, data: bytes) -> None:
-        """Send as the client takes it."""
-        self._sending = True
+            with trio.move_on_after(KEEP_ALIVE_S):
+                request = await self._next_event()
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error)
+        if not isinstance(request, h11.Request):
+            return None
+        self._response.answers(request)
         try:
-            with trio.fail_after(SEND_TIMEOUT_S):
-                await self._stream.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-            self.abort()
-            raise trio.BrokenResourceError from None
-        finally:
-            self._sending = False
+            await app(_scope(request), self._receive, self._send)
+        except BaseException:  # cancellation, perhaps of several tasks; the app lets nothing else out
+            self._say_goodbye(shutting_down())
+            raise
+        if not self._response.ended:
+            self._say_goodbye(internal_error())
+            return None
+        if not (self._response.keeps_open and self._body_is_here()):
+            return None
+        return self._parser.trailing_data[0]
 
-    async def receive_some(self, bytes_max: int) -> bytes | bytearray:
-        """The next bytes; empty once the client has closed its side."""
-        data = await self._stream.receive_some(bytes_max)
-        if not data:
-            self._closing = True
-        return data
-
-    async def send_eof(self) -> None:
-        """Nothing more will be sent."""
-        self._closing = True
-        await self._stream.send_eof()
-
-    async def aclose(self) -> None:
-        """Close the socket."""
-        await self._stream.aclose()
-
-
-class Connection(TCPServer):
-    """Hypercorn's server of one connection, without its TLS and its HTTP/2."""
-
-    def __init__(self, app: AppWrapper, config: HypercornConfig, stream: ClientStream) -> None:
-        super().__init__(app, config, WorkerContext(None), ConnectionState({}), stream)  # type: ignore[arg-type]
-        self._client = stream
-
-    async def run(self) -> None:
-        """Serve requests until either side closes."""
-        sock = self._client.socket
+    async def _receive(self) -> Message:
+        """ASGI's: the body's next piece, then the client's leaving."""
+        if self._response.ended:
+            return {"type": "http.disconnect"}
+        if self._body_is_read:
+            await self._until_gone()
+            return {"type": "http.disconnect"}
+        if self._parser.they_are_waiting_for_100_continue and not self._response.begun:
+            await self._client.send(CONTINUE)
         try:
-            async with TaskGroup() as tasks:
-                self._task_group = tasks
-                self.protocol = Http1(  # type: ignore[assignment]
-                    self.app,
-                    self.config,
-                    self.context,
-                    tasks,
-                    ConnectionState({}),
-                    False,
-                    parse_socket_addr(sock.family, sock.getpeername()),
-                    parse_socket_addr(sock.family, sock.getsockname()),
-                    self.protocol_send,
-                )
-                await self.idle_task.restart(tasks, self._idle_timeout)
-                await self._read_data()
-                # Else a connection that its client closed would stay until the keep-alive timeout.
-                await self.idle_task.stop()
-        except OSError:
-            pass  # The client was gone before its first byte.
-        finally:
-            await self._close()
+            event = await self._next_event()
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error)
+            return {"type": "http.disconnect"}
+        if isinstance(event, h11.Data):
+            return {"type": "http.request", "body": bytes(event.data), "more_body": True}
+        if isinstance(event, h11.EndOfMessage):
+            self._body_is_read = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.disconnect"}
 
-    async def protocol_send(self, event: Event) -> None:
-        """Send what the protocol has to say: hypercorn's way, but neither shielded nor behind a lock."""
-        if not isinstance(event, RawData):
-            await super().protocol_send(event)
+    async def _send(self, message: Message) -> None:
+        """ASGI's."""
+        match message["type"]:
+            case "http.response.start":
+                self._response.start(message["status"], message["headers"])
+            case "http.response.body":
+                more = message.get("more_body", False)
+                if data := self._response.body(message.get("body", b""), last=not more):
+                    await self._client.send(data)
+                else:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+            case "websocket.close":
+                self._response.ended = True
+                await self._client.send(NO_WEBSOCKETS)
+            case other:
+                raise AssertionError(f"the app sent {other}")
+
+    async def _next_event(self) -> object:
+        """The next part of the request. Raises `h11.RemoteProtocolError`."""
+        while (event := self._parser.next_event()) is h11.NEED_DATA:
+            data = await self._client.receive()
+            if not data:
+                return h11.ConnectionClosed()
+            self._parser.receive_data(data)
+        return event
+
+    def _body_is_here(self) -> bool:
+        """Whether the request is complete; an app need not have read all of it."""
+        while not self._body_is_read:
+            try:
+                event = self._parser.next_event()
+            except h11.RemoteProtocolError:
+                return False
+            if event is h11.NEED_DATA:
+                return False
+            self._body_is_read = isinstance(event, h11.EndOfMessage)
+        return True
+
+    async def _until_gone(self) -> None:
+        """Return when the client has closed its side; one that has sent its next request stays."""
+        if not self._parser.trailing_data[0]:
+            data = await self._client.receive()
+            if not data:
+                return
+            self._parser.receive_data(data)
+        await trio.sleep_forever()
+
+    async def _refuse(self, error: h11.RemoteProtocolError) -> None:
+        """What came is no HTTP: say so where nothing was said yet."""
+        self._on_garbage()
+        if not self._response.begun:
+            self._response.ended = True
+            status = HTTPStatus(error.error_status_hint)
+            head = (
+                f"HTTP/1.1 {status.value} {status.phrase}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+            )
+            await self._client.send(head.encode())
+            await self._client.linger()
+        self._response.keeps_open = False
+
+    def _say_goodbye(self, error: RequestError) -> None:
+        """An error in place of a response that did not begin; one that did just ends."""
+        if self._response.begun or self._response.ended:
             return
-        try:
-            await self._client.send_all(event.data)
-        except trio.BrokenResourceError:
-            await self.protocol.handle(Closed())
-
-
-class Http1(H11Protocol):
-    """HTTP/1.1 that stays what it is: an offer to upgrade to HTTP/2 is ignored, as RFC 9110 allows.
-
-    It also says what is true where hypercorn would say 500: that the application was cancelled, before
-    it answered, by the end of the node.
-    """
-
-    async def stream_send(self, event: StreamEvent) -> None:
-        """Send what the application, or hypercorn in its place, has to say."""
-        is_failure = isinstance(event, Response) and event.status_code == 500 and NO_LENGTH in event.headers
-        if not is_failure or trio.current_effective_deadline() > -math.inf:
-            await super().stream_send(event)
-            return
-        error = shutting_down()
         body = error_json(error)
-        headers = error_headers(error, body, [(b"connection", b"close")])
-        await super().stream_send(Response(event.stream_id, headers, error.status))
-        await super().stream_send(Body(event.stream_id, body))
+        self._response.start(error.status, error_headers(error, body, [(b"connection", b"close")]))
+        self._client.send_now(self._response.body(body, last=True))
 
-    async def _check_protocol(self, _event: object) -> None:
-        return
+
+class _Response:
+    """A response's bytes: HTTP/1.1's framing of what the app says."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = False
+        self.keeps_open = False
+        """Whether the connection may serve another request."""
+        self._head = b""
+        """While it waits for what follows it."""
+        self._is_old = self._is_head = self._chunked = self._bodiless = False
+
+    def answers(self, request: h11.Request) -> None:
+        """What the request makes of it."""
+        self._is_old = request.http_version < b"1.1"
+        self._is_head = request.method == b"HEAD"
+        said = [value.lower() for name, value in request.headers if name == b"connection"]
+        self.keeps_open = not self._is_old and not any(b"close" in value for value in said)
+
+    def start(self, status: int, headers: Headers) -> None:
+        """The head; it goes out with the body's first piece."""
+        assert not self.begun, "a response has one head"
+        self.begun = True
+        self._bodiless = self._is_head or status in (204, 304)
+        names = {name for name, _ in headers}
+        lines = [_status_line(status), _date(int(time.time()))]
+        lines += [b"%s: %s\r\n" % header for header in headers]
+        if b"content-length" not in names and status not in (204, 304):
+            self._chunked = not self._is_old and not self._is_head
+            self.keeps_open &= not self._is_old
+            if self._chunked:
+                lines.append(b"transfer-encoding: chunked\r\n")
+        if (b"connection", b"close") in headers:
+            self.keeps_open = False
+        elif not self.keeps_open:
+            lines.append(b"connection: close\r\n")
+        self._head = b"".join(lines) + b"\r\n"
+
+    def body(self, piece: bytes, *, last: bool) -> bytes:
+        """What goes out now."""
+        assert self.begun, "a response begins with its head"
+        assert not self.ended, "a response has one end"
+        self.ended = last
+        if not piece and not last:
+            return b""  # the head goes on waiting
+        head, self._head = self._head, b""
+        if self._bodiless:
+            return head
+        if not self._chunked:
+            return head + piece
+        framed = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
+        return head + framed + (b"0\r\n\r\n" if last else b"")
+
+
+def _scope(request: h11.Request) -> Scope:
+    """ASGI's description of a request."""
+    path, _, query = request.target.partition(b"?")
+    headers = list(request.headers)
+    upgrade = any(name == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
+    return {
+        "type": "websocket" if upgrade else "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": request.http_version.decode(),
+        "method": request.method.decode().upper(),
+        "scheme": "http",
+        "path": unquote(path.decode("ascii")),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": headers,
+    }
+
+
+@lru_cache(maxsize=64)
+def _status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %b\r\n" % (status, HTTPStatus(status).phrase.encode())
+
+
+@lru_cache(maxsize=1)
+def _date(now: int) -> bytes:
+    return f"date: {formatdate(now, usegmt=True)}\r\n".encode()

@@ -1,4 +1,4 @@
-"""The HTTP server: a socket, and hypercorn's trio worker on every connection of it.
+"""The HTTP server: a socket, and a task for every connection of it.
 
 It lives in the caller's nursery and ends when it is cancelled, at once: a request that has no answer yet
 gets a 503, open streams and idle connections are cut, nothing is waited for. Between requests it sleeps;
@@ -13,15 +13,12 @@ import logging
 import socket
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, cast
+from typing import Protocol
 
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config as HypercornConfig
-from hypercorn.typing import ASGIFramework
 
 from peerinfer.api.app import build_app
-from peerinfer.api.connection import ClientStream, Connection
+from peerinfer.api.connection import serve_connection
 from peerinfer.api.ports import Serving
 from peerinfer.api.security import HostPolicy
 from peerinfer.config import HttpConfig
@@ -32,8 +29,13 @@ PORTS_TRIED = 64  # guess
 """How far a defaulted port moves on."""
 
 BACKLOG = 256  # guess
+<<<<<<< HEAD
 KEEP_ALIVE_S = 75.0  # nginx's; clients' pools forget a connection earlier, so they never lose that race
 """An idle connection is closed after this."""
+=======
+CONNECTIONS_MAX = 512  # guess: half of the usual limit of open files; the overlay needs the rest
+"""A connection beyond this is answered 503 and closed."""
+>>>>>>> main
 
 TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -142,9 +144,13 @@ class _Server:
     """Serves connections, a bounded number at once."""
 
     def __init__(self, node: Serving, config: HttpConfig, hosts: HostPolicy) -> None:
+<<<<<<< HEAD
         self._app = ASGIWrapper(cast(ASGIFramework, build_app(node, config, hosts)))
         self._config = _hypercorn_config()
         self._connections_max = config.connections_max
+=======
+        self._app = build_app(node, config, hosts)
+>>>>>>> main
         self._on_garbage = partial(node.dropped_http, "not_http")
         self._open = 0
 
@@ -155,9 +161,7 @@ class _Server:
             return
         self._open += 1
         try:
-            with trio.CancelScope() as scope:
-                client = ClientStream(stream, scope, self._on_garbage)
-                await Connection(self._app, self._config, client).run()
+            await serve_connection(self._app, stream, self._on_garbage)
         except Exception:
             log.exception("connection failed by a bug")
         finally:
@@ -170,14 +174,3 @@ async def _turn_away(stream: trio.SocketStream) -> None:
         await stream.send_all(TOO_MANY)
         await stream.send_eof()
         await stream.receive_some(65536)
-
-
-def _hypercorn_config() -> HypercornConfig:
-    config = HypercornConfig()
-    quiet = logging.getLogger("peerinfer.api.hypercorn")
-    quiet.setLevel(logging.ERROR)
-    config.errorlog = quiet
-    config.accesslog = None
-    config.include_server_header = False
-    config.keep_alive_timeout = KEEP_ALIVE_S
-    return config

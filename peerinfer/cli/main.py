@@ -8,6 +8,7 @@ from peerinfer import __version__
 from peerinfer.cli.bootstrap import bootstrap
 from peerinfer.cli.demo import demo
 from peerinfer.cli.errors import OneLineGroup
+from peerinfer.cli.experiment import experiment
 from peerinfer.cli.invite import invite
 from peerinfer.cli.key import key
 from peerinfer.cli.model import model
@@ -27,7 +28,7 @@ def peerinfer() -> None:
     """
 
 
-for command in (serve, join, bootstrap, demo, ask, status, peers, model, key, invite):
+for command in (serve, join, bootstrap, demo, experiment, ask, status, peers, model, key, invite):
     peerinfer.add_command(command)
 
 

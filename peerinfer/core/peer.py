@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import inf
 
 from peerinfer.config import Config
-from peerinfer.core.cost_model import slot_wait_s
+from peerinfer.core.cost_model import wait_s
 from peerinfer.core.estimate import Estimate
 from peerinfer.core.failure_detector import FailureDetector
 from peerinfer.core.types import Load, NodeState, PeerId
@@ -73,7 +73,7 @@ class Peer:
         "_config",
         "_round_trips",
         "addrs",
-        "ahead_tokens",
+        "busy_until",
         "confirmed_at",
         "detector",
         "detour_s",
@@ -81,6 +81,7 @@ class Peer:
         "failures",
         "incarnation",
         "load",
+        "load_at",
         "load_seq",
         "pages",
         "paused_until",
@@ -92,7 +93,6 @@ class Peer:
         "round_trip_s",
         "seq",
         "shunned_until",
-        "slot_wait_s",
         "state",
         "unsettled_tokens",
         "usable_from",
@@ -119,6 +119,8 @@ class Peer:
         self.seq = -1
         self.load_seq = -1
         self.load = Load()
+        self.load_at = -inf
+        """When the load was as told, as far as we know."""
         self.state = NodeState.ALIVE
         self.paused_until = -inf
         """As the peer asked; its next message may say otherwise."""
@@ -134,14 +136,20 @@ class Peer:
         rate = self.load.prefill_tokens_per_s
         self.prefill_s_per_token = 1.0 / rate if rate else 0.0
         """0 is not measured yet."""
-        self.ahead_tokens = self.load.queued_prefill_tokens + self.unsettled_tokens
-        self.recent_tokens = self.load.recent_prefill_tokens + self.ahead_tokens
-        self.slot_wait_s = slot_wait_s(self.load, self._config)
+        ahead_tokens = self.load.queued_prefill_tokens + self.unsettled_tokens
+        self.recent_tokens = self.load.recent_prefill_tokens + ahead_tokens
+        self.busy_until = self.load_at + wait_s(self.load, self._config)
+        """When the work that it told of is done: told waits shrink while we hear nothing new."""
         measured = self.round_trip_s
         self.detour_s = self._config.prior_round_trip_s if measured is None else measured
         ready = self.state is NodeState.ALIVE
         self.usable_from = max(self.paused_until, self.shunned_until) if ready else inf
         """A target from this time on, and before `detector.suspect_at`."""
+
+    def told_load(self, load: Load, *, seq: int, now: float) -> None:
+        """Take over a load that has just come in; it is half a round trip old. `weigh` has to follow."""
+        self.load, self.load_seq = load, seq
+        self.load_at = now - (self.round_trip_s or 0.0) / 2.0
 
     def observe_round_trip(self, seconds: float) -> None:
         """Take in a measured round trip. What is slow about it is mostly a busy machine, hence the least."""
@@ -149,10 +157,10 @@ class Peer:
         self.round_trip_s = min(self._round_trips)
         self.weigh()
 
-    def failed(self, *, wait_s: float, now: float) -> None:
+    def failed(self, *, shun_s: float, now: float) -> None:
         """A request failed there: leave the peer alone, each time in a row for twice as long."""
-        wait_s *= 2 ** min(self.failures, _DOUBLINGS_MAX)
-        self.shunned_until = max(self.shunned_until, now + min(wait_s, SHUN_S_MAX))
+        shun_s *= 2 ** min(self.failures, _DOUBLINGS_MAX)
+        self.shunned_until = max(self.shunned_until, now + min(shun_s, SHUN_S_MAX))
         self.failures += 1
         self.weigh()
 

@@ -163,7 +163,7 @@ class PeerView:
         known = self._in_life(peer, incarnation)
         if known is None or seq < known.load_seq:
             return
-        known.load, known.load_seq = load, seq
+        known.told_load(load, seq=seq, now=now)
         known.detector.heard(now=now)
         known.weigh()
 
@@ -182,7 +182,7 @@ class PeerView:
         twice as long each further time, until it serves one or is connected anew."""
         known = self._peers.get(peer)
         if known is not None:
-            known.failed(wait_s=wait_s, now=now)
+            known.failed(shun_s=wait_s, now=now)
 
     def answered(self, peer: PeerId) -> None:
         """The peer served a request, or is connected anew."""
@@ -283,7 +283,7 @@ class PeerView:
         known.pages = snapshot.pages
         known.detector.heard(now=now, next_within_s=snapshot.next_within_s)
         if snapshot.seq > known.load_seq:
-            known.load, known.load_seq = snapshot.load, snapshot.seq
+            known.told_load(snapshot.load, seq=snapshot.seq, now=now)
         known.paused_until = -inf
         if snapshot.paused_for_s > 0.0:
             known.paused_until = resume_at(

@@ -72,7 +72,8 @@ def decode_batch(payload: bytes) -> EventBatch:
             case "AllBlocksCleared":
                 events.append(AllBlocksCleared())
             case _:
-                raise EventDecodeError(f"an event of an unknown type: {tag!r:.40}")
+                shown = tag if isinstance(tag, str) else type(tag).__name__  # a nest has no short repr
+                raise EventDecodeError(f"an event of an unknown type: {shown!r:.40}")
     return EventBatch(tuple(events), left_out)
 
 

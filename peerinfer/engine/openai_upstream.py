@@ -12,28 +12,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-import httpx
 import trio
 
 from peerinfer.core.types import Chunk, End, Endpoint, Usage
 from peerinfer.engine.event_stream import EventStream
+from peerinfer.engine.http_client import HttpClient, HttpError, Response, UnreachableError
 from peerinfer.engine.upstream_body import PATHS, Outgoing
 from peerinfer.engine.upstream_error import refusal, stream_error
 from peerinfer.node.ports import EngineAwayError, EngineError
 
 log = logging.getLogger("peerinfer.engine")
 
-CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
 """For everything but answers, which may take as long as they take."""
-KEEPALIVE_S = 2.0
-"""Shorter than uvicorn's 5 s: a connection that the server is just closing would fail a request."""
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 ANSWER_BYTES_MAX = 256 * 1024 * 1024  # guess: log-probabilities of several long answers
 ABORT_AFTER_S = (0.0, 0.2, 1.0)
 """When an abort is sent: SGLang passes over one for a request that it has not registered yet."""
-
-_HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}
 
 
 class StatusError(EngineError):
@@ -47,7 +42,7 @@ class StatusError(EngineError):
 class OpenAIUpstream:
     """One server, wherever `url` says that it is now."""
 
-    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+    def __init__(self, client: HttpClient, url: str) -> None:
         self.url = url
         self.reports_cached_tokens = False
         """Whether it tells what it took from its cache; one that does may still say nothing of a miss."""
@@ -63,11 +58,9 @@ class OpenAIUpstream:
         """
         path = PATHS[request.endpoint]
         try:
-            async with self._client.stream(
-                "POST", self.url + path, content=request.body, headers=_HEADERS
-            ) as response:
-                if response.status_code != 200:
-                    raise refusal(request.endpoint, response.status_code, await _read(response))
+            async with self._client.request("POST", self.url + path, request.body) as response:
+                if response.status != 200:
+                    raise refusal(request.endpoint, response.status, await _read(response))
                 if request.streamed:
                     async with aclosing(self._streamed(request, response)) as items:
                         async for item in items:
@@ -75,10 +68,10 @@ class OpenAIUpstream:
                 else:
                     for item in self._whole(request, await _read(response)):
                         yield item
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise EngineAwayError(f"{self.url}: {_said(error)}") from error
-        except httpx.HTTPError as error:
-            raise EngineError(f"{self.url}: {_said(error)}") from error
+        except UnreachableError as error:
+            raise EngineAwayError(f"{self.url}: {error}") from error
+        except HttpError as error:
+            raise EngineError(f"{self.url}: {error}") from error
 
     async def abort(self, rids: tuple[str, ...]) -> None:
         """Tell SGLang that nobody wants these requests any more; a server that is gone need not know."""
@@ -106,14 +99,12 @@ class OpenAIUpstream:
                 return None
             raise
 
-    async def _streamed(
-        self, request: Outgoing, response: httpx.Response
-    ) -> AsyncGenerator[Chunk | End, None]:
+    async def _streamed(self, request: Outgoing, response: Response) -> AsyncGenerator[Chunk | End, None]:
         """A stream's chunks without its usage, unless that is to be shown; `End` once it says `[DONE]`."""
         events = EventStream(bytes_max=EVENT_BYTES_MAX)
         usage: object = None
         pieces, done = 0, False
-        async for data in response.aiter_raw():
+        while data := await response.receive():
             try:
                 complete = events.feed(data)
             except ValueError as error:
@@ -161,33 +152,32 @@ class OpenAIUpstream:
         content = None if body is None else json.dumps(body).encode()
         try:
             with trio.fail_after(CALL_TIMEOUT_S):
-                response = await self._client.request(
-                    method, self.url + path, content=content, headers=_HEADERS
-                )
-            if response.status_code != 200:
-                raise StatusError(self.url + path, response.status_code)
-            return json.loads(response.content) if response.content else None
+                async with self._client.request(method, self.url + path, content) as response:
+                    payload = await _read(response)
+            if response.status != 200:
+                raise StatusError(self.url + path, response.status)
+            return json.loads(payload) if payload else None
         except trio.TooSlowError:
             raise EngineError(f"{self.url}{path}: no answer within {CALL_TIMEOUT_S:g} s") from None
-        except httpx.HTTPError as error:
-            raise EngineError(f"{self.url}{path}: {_said(error)}") from error
+        except HttpError as error:
+            raise EngineError(f"{self.url}{path}: {error}") from error
         except (ValueError, RecursionError):
             raise EngineError(f"{self.url}{path}: no JSON") from None
 
 
 @asynccontextmanager
-async def open_client(*, key: str = "") -> AsyncIterator[httpx.AsyncClient]:
+async def open_client(*, key: str = "") -> AsyncIterator[HttpClient]:
     """A client for `OpenAIUpstream`; `key` is what a server wants to see behind `Authorization: Bearer`."""
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_S)
-    async with httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, trust_env=False) as client:
+    client = HttpClient(key=key)
+    try:
         yield client
+    finally:
+        client.close()
 
 
-async def _read(response: httpx.Response) -> bytes:
+async def _read(response: Response) -> bytes:
     body = bytearray()
-    async for data in response.aiter_raw():
+    while data := await response.receive():
         body += data
         if len(body) > ANSWER_BYTES_MAX:
             raise EngineError(f"the server's answer is longer than {ANSWER_BYTES_MAX} bytes")
@@ -224,7 +214,3 @@ def _one_line(event: bytes, chunk: Mapping[str, object]) -> bytes:
 
 def _count(value: object) -> int:
     return value if type(value) is int and value >= 0 else 0
-
-
-def _said(error: httpx.HTTPError) -> str:
-    return str(error) or type(error).__name__

@@ -68,6 +68,7 @@ def server_command(config: EngineConfig, *, python: str, model: str, ports: Port
         "bind": True,  # a concrete host would be connected to otherwise
         "replay_endpoint": f"tcp://{HOST}:{ports.replay}",
         "topic": "kv",
+        "format": "dynamo",  # else prompts with an `extra_key` name their blocks as those without
     }
     flags = {
         "--model-path": model,

@@ -19,6 +19,7 @@ from peerinfer.core.cost_model import wait_s
 from peerinfer.core.page_keys import PageHasher
 from peerinfer.core.peer_view import PeerStatus, PeerView
 from peerinfer.core.push_back import PushBack
+from peerinfer.core.rent import RentLedger
 from peerinfer.core.retry_budget import RetryBudget
 from peerinfer.core.router import OwnState
 from peerinfer.core.swarm_key import SwarmKey
@@ -52,6 +53,8 @@ class Context:
     view: PeerView
     """Own tree: written by cache_sync. Estimates: by anti_entropy and, for optimistic inserts, by forward."""
     cache_sync: CacheSync
+    rents: RentLedger
+    """Written by request, at each decision."""
     decisions: Decisions
     retry_budget: RetryBudget
     push_back: PushBack

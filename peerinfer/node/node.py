@@ -19,6 +19,7 @@ from peerinfer.core.page_keys import PageHasher, derive_salt
 from peerinfer.core.peer_view import PeerView
 from peerinfer.core.push_back import PushBack
 from peerinfer.core.radix_tree import RadixTree
+from peerinfer.core.rent import RentLedger
 from peerinfer.core.retry_budget import RetryBudget
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import CacheEvent, EngineInfo, EngineState, PeerId
@@ -67,6 +68,7 @@ class Node:
             hasher=hasher,
             view=PeerView(me=overlay.peer_id, own=own, page_size=info.page_size, config=config),
             cache_sync=CacheSync(own, hasher),
+            rents=RentLedger(config.routing),
             decisions=Decisions(config.request.decisions_kept),
             retry_budget=RetryBudget(share=config.request.retry_share, burst=RETRY_BURST),
             push_back=PushBack(config.push_back, config.routing),

@@ -111,17 +111,26 @@ async def _send(
 def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: Decision) -> Ranking:
     """getBestNode: the candidates, best first. Synchronous, hence atomic."""
     policy = r.policy or node.config.routing.policy
+    now = trio.current_time()
     ranking = rank(
         node.view,
         prompt,
         node.own_state(),
         policy=policy,
         config=node.config.routing,
-        now=trio.current_time(),
+        now=now,
         turn=node.turn,
         draw=node.rng.random(),
         target=r.target,
+        rents=node.rents,
     )
+    if ranking.tenancy is not None:
+        node.rents.note(
+            ranking.tenancy,
+            served_here=ranking.targets[0].is_me,
+            residence_s=node.view.own.evictions.residence_s,
+            now=now,
+        )
     node.turn += 1
     if decision.ranking is None:
         node.retry_budget.request()

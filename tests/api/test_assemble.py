@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from peerinfer.api.assemble import Assembler, usage_chunk
-from peerinfer.core.types import Endpoint
+from peerinfer.core.types import Endpoint, RequestError
 
 USAGE: dict[str, object] = {"total_tokens": 3}
 
@@ -99,3 +101,17 @@ def test_usage_chunk_of_an_answer_without_chunks_names_itself() -> None:
     chunk = json.loads(usage_chunk("chat", None, USAGE, request_id="req-1", model="m"))
     assert (chunk["object"], chunk["choices"], chunk["usage"]) == ("chat.completion.chunk", [], USAGE)
     assert chunk["id"] == "chatcmpl-req-1"
+
+
+def test_half_of_a_surrogate_pair_stays_the_escape_that_it_was() -> None:
+    """A peer's JSON may hold one; it has no UTF-8, and was an error of ours."""
+    assembler = Assembler("chat", request_id="r", model="m")
+    assembler.add(b'{"choices": [{"index": 0, "delta": {"content": "\\ud800"}}]}')
+    assert b'"content": "\\ud800"' in assembler.whole({})
+    assert b"\\udc00" in usage_chunk("chat", b'{"id": "\\udc00"}', {}, request_id="r", model="m")
+
+
+def test_tool_calls_that_are_no_list_are_a_malformed_answer() -> None:
+    assembler = Assembler("chat", request_id="r", model="m")
+    with pytest.raises(RequestError, match="tool calls"):
+        assembler.add(b'{"choices": [{"index": 0, "delta": {"tool_calls": {"0": "f"}}}]}')

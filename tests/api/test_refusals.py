@@ -250,7 +250,7 @@ async def test_garbage_is_answered_and_counted(
 
 
 async def test_upgrade_to_http2_is_ignored(face: Face) -> None:
-    """A broken offer would crash hypercorn's upgrade."""
+    """HTTP/2 without TLS is nothing that a client needs."""
     headers = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "%%%"}
     response = await face.get("/healthz", headers=headers)
     assert (response.status_code, response.http_version) == (200, "HTTP/1.1")

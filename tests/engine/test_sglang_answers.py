@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -12,16 +13,18 @@ import pytest
 import trio
 
 from peerinfer.engine.upstream_body import ASSEMBLED
+from tests.engine.comparable import chunks, told
 from tests.engine.record_sglang import CASES, PATHS
 from tests.engine.served_nodes import alone
 from tests.real_sglang import RealServer
 
 pytestmark = pytest.mark.sglang
 
-FREE_WITHIN_S = 5.0  # 0.06 s where a stream has begun and 0.3 s in prefill, on a quiet machine
 TOKENS = 8
 """Of an answer at most: a CPU makes some ten a second."""
-LONG = "All work and no play makes Jack a dull boy. " * 250
+LONG = "All work and no play makes Jack a dull boy. " * 130
+LONG_TOKENS = 130 * 11
+"""Of that; the server computes 256 at a time."""
 
 
 @pytest.fixture
@@ -42,37 +45,10 @@ served = {"model": ""}
 
 def body_of(name: str, **more: Any) -> dict[str, Any]:
     """A case's request, with an answer that is no longer than it must be."""
-    body = {"model": served["model"], "temperature": 0, **CASES[name][1], **more}
+    body = {"model": served["model"], "temperature": 0, **CASES[name][1]}
     if body.get("max_tokens", 0) > TOKENS and "tool_choice" not in body:
         body["max_tokens"] = TOKENS
-    return body
-
-
-def told(answer: str) -> dict[str, Any]:
-    """What is the same in every answer to one request."""
-    parsed: dict[str, Any] = json.loads(re.sub("call_[0-9a-f]{24}", "call", answer))
-    kept = {name: value for name, value in parsed.items() if name not in ("id", "created", "metadata")}
-    usage = parsed.get("usage") or {}
-    kept["usage"] = {name: value for name, value in usage.items() if value is not None}
-    return kept
-
-
-def chunks(stream: str) -> list[dict[str, Any]]:
-    """A stream's chunks without what differs in each answer, and with its pieces of text put together: how
-    many tokens come in one chunk is chance, and so is the order of several choices' chunks."""
-    found: list[dict[str, Any]] = []
-    texts: dict[int, str] = {}
-    for event in stream.split("\n\n"):
-        if not event.startswith("data: {"):
-            continue
-        chunk = told(event.removeprefix("data: "))
-        for choice in chunk["choices"]:
-            piece = choice.get("delta", choice)
-            key = "text" if "text" in piece else "content"
-            texts[choice["index"]] = texts.get(choice["index"], "") + (piece.pop(key, None) or "")
-        if chunk not in found:
-            found.append(chunk)
-    return [*sorted(found, key=json.dumps), {"texts": texts}]
+    return body | more
 
 
 async def test_answers_are_those_of_a_direct_call(node: httpx.AsyncClient, direct: httpx.AsyncClient) -> None:
@@ -127,43 +103,73 @@ async def test_a_refusal_is_that_of_a_direct_call(
         assert ours.json()["error"]["message"] == message.strip()[:1000]
 
 
-async def running(direct: httpx.AsyncClient) -> int:
-    loads = (await direct.get("/v1/loads", params={"include": "core"})).json()["loads"][0]
-    return int(loads["num_running_reqs"]) + int(loads["num_waiting_reqs"])
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the server says of its work."""
+
+    running: int
+    used_tokens: int
+    prefilled_tokens: int
+    """Since it started; lags by a batch while it runs."""
+
+    @classmethod
+    async def at(cls, direct: httpx.AsyncClient) -> Work:
+        loads = (await direct.get("/v1/loads", params={"include": "core"})).json()["loads"][0]
+        running = loads["num_running_reqs"] + loads["num_waiting_reqs"]
+        return cls(running, loads["num_used_tokens"], loads["total_prefill_uncached_tokens"])
 
 
-@pytest.mark.parametrize("name", ["streamed", "assembled", "whole"])
-@pytest.mark.parametrize("begun", [False, True])
-async def test_a_client_that_leaves_frees_its_slot(
-    node: httpx.AsyncClient, direct: httpx.AsyncClient, name: str, begun: bool
-) -> None:
-    """Situation 16, in prefill and while it decodes."""
-    body = {"model": served["model"], "max_tokens": 1000, "ignore_eos": True, "stream": name == "streamed"}
-    text = "Count." if begun else f"{name} {LONG}"
-    body["messages"] = [{"role": "user", "content": text}]
-    if name == "whole":
-        body |= {"logprobs": True}
-    with trio.fail_after(60):
-        while await running(direct):
-            await trio.sleep(0.05)
-    with trio.CancelScope() as client_scope:
-        async with trio.open_nursery() as nursery:
-
-            async def leave() -> None:
-                with trio.fail_after(60):
-                    while not await running(direct):
-                        await trio.sleep(0.02)
-                await trio.sleep(1.0 if begun else 0.1)
-                client_scope.cancel()
-
-            nursery.start_soon(leave)
-            await node.post(PATHS["chat"], json=body)
-    left_at = trio.current_time()
-    with trio.fail_after(60):
-        while await running(direct):
+async def until(direct: httpx.AsyncClient, holds: Callable[[Work], bool]) -> Work:
+    with trio.fail_after(120):
+        while not holds(work := await Work.at(direct)):
             await trio.sleep(0.02)
-    print(f"{name}, begun={begun}: free after {trio.current_time() - left_at:.2f} s")
-    assert trio.current_time() - left_at < FREE_WITHIN_S
+    return work
+
+
+def is_idle(work: Work) -> bool:
+    return not (work.running or work.used_tokens)
+
+
+async def freed_after(
+    client: httpx.AsyncClient, direct: httpx.AsyncClient, body: dict[str, Any], when: Callable[[Work], bool]
+) -> tuple[float, int]:
+    """Ask and leave then: the seconds until the server is idle again, and the tokens that it prefilled."""
+    before = await until(direct, is_idle)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(functools.partial(client.post, PATHS["chat"], json=body))
+        await until(direct, when)
+        nursery.cancel_scope.cancel()
+    left_at = trio.current_time()
+    after = await until(direct, is_idle)
+    return trio.current_time() - left_at, after.prefilled_tokens - before.prefilled_tokens
+
+
+LEAVING = {"streamed": {"stream": True}, "assembled": {}, "whole": {"logprobs": True}}
+
+
+async def test_a_client_that_leaves_while_it_decodes_frees_its_slot(
+    node: httpx.AsyncClient, direct: httpx.AsyncClient
+) -> None:
+    """Situation 16: sooner than where SGLang must notice by itself that the client of a whole answer left."""
+    body = {"model": served["model"], "messages": [{"role": "user", "content": "Count."}]}
+    body |= {"max_tokens": 1000, "ignore_eos": True}
+    theirs, _ = await freed_after(direct, direct, body, lambda work: work.running > 0)
+    for name, more in LEAVING.items():
+        ours, _ = await freed_after(node, direct, body | more, lambda work: work.running > 0)
+        print(f"{name}: free after {ours:.2f} s; of a direct call's whole answer {theirs:.2f} s")
+        assert ours < theirs
+
+
+@pytest.mark.parametrize("name", LEAVING)
+async def test_a_client_that_leaves_during_prefill_ends_it(
+    node: httpx.AsyncClient, direct: httpx.AsyncClient, name: str
+) -> None:
+    """Situation 16: with the piece of the prompt that is being computed; the rest is not."""
+    body = {"model": served["model"], "messages": [{"role": "user", "content": f"{name} {LONG}"}]}
+    body |= {"max_tokens": 1000, "ignore_eos": True, **LEAVING[name]}
+    seconds, computed = await freed_after(node, direct, body, lambda work: work.used_tokens > 0)
+    print(f"{name}: free after {seconds:.2f} s, with {computed} tokens computed")
+    assert 0 < computed < LONG_TOKENS
 
 
 async def test_what_would_kill_it_never_reaches_it(node: httpx.AsyncClient) -> None:

@@ -153,6 +153,7 @@ async def test_the_flags_are_the_nodes_and_the_users_win(tmp_path: Path, fake: F
         events = json.loads(value["--kv-events-config"])
         assert (events["endpoint"], events["bind"]) == (server.events_endpoint, True)
         assert events["replay_endpoint"] == server.replay_endpoint
+        assert events["format"] == "dynamo", "an extra_key is in its blocks' names"
         assert "--enable-cache-report" in argv
         assert value["--attention-backend"] == "torch_native"
         assert run["env"]["SGLANG_USE_CPU_ENGINE"] == "1"
