@@ -29,13 +29,6 @@ PORTS_TRIED = 64  # guess
 """How far a defaulted port moves on."""
 
 BACKLOG = 256  # guess
-<<<<<<< HEAD
-KEEP_ALIVE_S = 75.0  # nginx's; clients' pools forget a connection earlier, so they never lose that race
-"""An idle connection is closed after this."""
-=======
-CONNECTIONS_MAX = 512  # guess: half of the usual limit of open files; the overlay needs the rest
-"""A connection beyond this is answered 503 and closed."""
->>>>>>> main
 
 TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -144,13 +137,8 @@ class _Server:
     """Serves connections, a bounded number at once."""
 
     def __init__(self, node: Serving, config: HttpConfig, hosts: HostPolicy) -> None:
-<<<<<<< HEAD
-        self._app = ASGIWrapper(cast(ASGIFramework, build_app(node, config, hosts)))
-        self._config = _hypercorn_config()
-        self._connections_max = config.connections_max
-=======
         self._app = build_app(node, config, hosts)
->>>>>>> main
+        self._connections_max = config.connections_max
         self._on_garbage = partial(node.dropped_http, "not_http")
         self._open = 0
 
