@@ -96,7 +96,6 @@ class _Service:
 
     def __init__(self, node: Context, call: Call, opening: Request) -> None:
         self._node, self._call, self._opening = node, call, opening
-        self._writing = trio.Lock()
         self._last_sent_at = trio.current_time()
         self._decision = node.decisions.add(
             Decision(
@@ -229,8 +228,7 @@ class _Service:
                 await self._send(Heartbeat(id=self._opening.id))
 
     async def _send(self, frame: Frame) -> None:
-        async with self._writing:
-            await self._call.send(frame)
+        await self._call.send(frame)
         self._last_sent_at = trio.current_time()
 
     def _close(self, terminal: Terminal) -> None:
