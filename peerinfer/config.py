@@ -191,6 +191,8 @@ class RequestConfig(Section):
     """A forwarded request is refused beyond this queue, a client's beyond four times it."""
     probe_interval_s: float = 15.0  # guess
     """A peer whose round trip was not measured for this long is asked."""
+    probes_per_s_max: float = 10.0  # guess: about 1 % of a core
+    """What a node asks all its peers together. Lower: in a large swarm, round trips are known later."""
     decisions_kept: int = 2048  # guess
     """The ring behind `peerinfer why`; about 1 kB each."""
 

@@ -21,15 +21,16 @@ from peerinfer.core.push_back import PushBack
 from peerinfer.core.radix_tree import RadixTree
 from peerinfer.core.rent import RentLedger
 from peerinfer.core.retry_budget import RetryBudget
+from peerinfer.core.snapshot import decode_snapshot
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import CacheEvent, EngineInfo, EngineState, PeerId
 from peerinfer.node import report
-from peerinfer.node.anti_entropy import AntiEntropy
+from peerinfer.node.anti_entropy import AntiEntropy, Decode
 from peerinfer.node.cache_sync import CacheSync
 from peerinfer.node.context import Context, log
 from peerinfer.node.decisions import Decisions
 from peerinfer.node.ports import Call, Engine, Overlay, Tokenizer
-from peerinfer.node.probes import probe_links
+from peerinfer.node.probes import Probes
 from peerinfer.node.reply import Incoming, Reply
 from peerinfer.node.request import handle_request
 from peerinfer.node.serve import serve_call
@@ -53,6 +54,7 @@ class Node:
         next_incarnation: Callable[[int], int],
         swarm_key: SwarmKey | None = None,
         seed: int | None = None,
+        decode: Decode = decode_snapshot,
     ) -> None:
         info = engine.info
         fields = swarm_fields(info.fingerprint_fields, swarm_key)
@@ -79,7 +81,8 @@ class Node:
             fingerprint=fingerprint(fields),
             swarm_key=swarm_key,
         )
-        self._anti_entropy = AntiEntropy(self._context)
+        self._anti_entropy = AntiEntropy(self._context, decode)
+        self._probes = Probes(self._context)
         self._started_at = 0.0
 
     @asynccontextmanager
@@ -89,7 +92,7 @@ class Node:
         self._started_at = trio.current_time()
         async with node.overlay.run(self), node.engine.run(self), trio.open_nursery() as nursery:
             nursery.start_soon(self._anti_entropy.run)
-            nursery.start_soon(probe_links, node)
+            nursery.start_soon(self._probes.run)
             try:
                 yield
             finally:
@@ -188,10 +191,12 @@ class Node:
     def link_up(self, peer: PeerId) -> None:
         log.debug("peer=%s link=up", peer)
         self._context.view.answered(peer)
+        self._probes.link_up(peer)
         self._anti_entropy.want(peer)  # a suspect stays one until its own word comes: it may have restarted
 
     def link_down(self, peer: PeerId) -> None:
         log.debug("peer=%s link=down", peer)
+        self._probes.link_down(peer)
         self._context.foreign.pop(peer, None)
         self._context.view.link_down(peer, now=trio.current_time())
 

@@ -52,6 +52,8 @@ class WorldSpec:
     """Of every link that is not among `links`."""
     links: tuple[tuple[int, int, Conditions], ...] = ()
     """Links between two nodes that differ."""
+    linked: bool = False
+    """Whether all nodes are linked from the start, as in a swarm that has lived for long; else they join."""
     config: Config = field(default_factory=Config)
     """Of every node: policy, poll interval, page size (`engine.page_size`) and so on."""
     costs: Costs = field(default_factory=Costs)
