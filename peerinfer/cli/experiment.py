@@ -22,7 +22,6 @@ from peerinfer.sim.experiments.experiment import Experiment
 from peerinfer.sim.experiments.prompts import Prompts, open_prompts
 from peerinfer.sim.experiments.record import Record
 from peerinfer.sim.experiments.results import Results
-from peerinfer.sim.experiments.run_cells import jobs_here, run_cells
 from peerinfer.sim.experiments.settings import Settings, possible
 from peerinfer.sim.experiments.store import Store
 from peerinfer.sim.experiments.write_report import run_digest, write_report
@@ -91,6 +90,13 @@ SYNTHETIC_NOTE = "No --data: the prompts are generated, with MMLU's shape and wi
     help=f"Each node's cache. [default: {Settings().cache_tokens}; {REAL_CACHE_TOKENS} with real nodes]",
 )
 @click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    default=Settings().speed,
+    show_default=True,
+    help="How many times as fast as they came Mooncake's requests come.",
+)
+@click.option(
     "--calibration",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The simulated nodes' speed, from `peerinfer calibrate`. [default: fitted to the paper]",
@@ -118,7 +124,8 @@ def experiment(
     engine_python: str | None,
     **options: Any,
 ) -> None:
-    """Measure the paper's tables and figures: table1, table2, table3, fig2, fig3, fig4, breakeven, or all.
+    """Measure the paper's tables and figures: table1, table2, table3, fig2, fig3, fig4; and what we add
+    to them: breakeven, traces. Or all.
 
     Writes Markdown, CSV, JSON and PNG to --out. An interrupted run goes on where it was when it is started
     again; a cell whose options changed is measured anew.
@@ -129,7 +136,12 @@ def experiment(
         prompts = open_prompts(data, say=console.print)
     except ValueError as error:
         raise CommandError(str(error)) from None
-    settings = Settings(policies=policies or Settings().policies, calibration=costs, **defaulted(options))
+    settings = Settings(
+        policies=policies or Settings().policies,
+        calibration=costs,
+        traces=data is not None and (data / "mooncake").is_dir(),
+        **defaulted(options),
+    )
     unknown = set(settings.subjects) - {subject.name for subject in prompts.corpus.subjects}
     if unknown:
         raise CommandError(f"--subject: MMLU has no {', '.join(sorted(unknown))}")
@@ -137,7 +149,7 @@ def experiment(
     if settings.mode == "embedded":
         fetch_with_progress(console)
     engine = ["--engine-python", engine_python] if engine_python else []
-    run = Run(settings, prompts, out, jobs=jobs or jobs_here(), console=console, engine=engine)
+    run = Run(settings, prompts, out, jobs=jobs, console=console, engine=engine)
     click.echo(run.report(chosen, run.measure(chosen)))
 
 
@@ -161,7 +173,7 @@ class Run:
         prompts: Prompts,
         out: Path,
         *,
-        jobs: int,
+        jobs: int | None,
         console: Console,
         engine: Sequence[str] = (),
     ) -> None:
@@ -193,6 +205,8 @@ class Run:
         with Progress(*columns, console=self._console) as bar:
             task = bar.add_task("requests", total=total)
             if self._settings.mode == "sim":
+                from peerinfer.sim.experiments.run_cells import run_cells  # loads a whole node
+
                 run_cells(
                     longest_first(cells),
                     data=self._prompts.data,
