@@ -81,6 +81,10 @@ class Completions:
         incoming = Incoming(
             id=request_id, endpoint=self._endpoint, raw=raw, body=body, policy=policy, target=target
         )
+        with self._node.at_work():
+            await self._answer(incoming, headers, receive, send)
+
+    async def _answer(self, incoming: Incoming, headers: Headers, receive: Receive, send: Send) -> None:
         last = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(cancel_on_disconnect, receive, nursery.cancel_scope)

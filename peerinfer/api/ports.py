@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
 from peerinfer.core.types import PeerId
@@ -28,6 +28,10 @@ class Serving(Protocol):
         Leaving cancels the work, wherever it runs. Entering raises `RequestError`, and so does iterating
         over the reply's chunks when the answer breaks off.
         """
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """A client's request is in progress within this block, to the last byte of its response; a node that
+        leaves gracefully waits for that."""
 
     def models(self) -> list[str]:
         """The names under which completions are answered."""

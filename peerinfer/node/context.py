@@ -24,6 +24,7 @@ from peerinfer.core.retry_budget import RetryBudget
 from peerinfer.core.router import OwnState
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import EngineState, NodeState, PeerId
+from peerinfer.node.at_work import AtWork
 from peerinfer.node.cache_sync import CacheSync
 from peerinfer.node.decisions import Decision, Decisions
 from peerinfer.node.events import Events
@@ -82,6 +83,8 @@ class Context:
     events: Events = field(default_factory=Events)
     pushing_back: bool = False
     """Written by load_changed."""
+    at_work: AtWork = field(default_factory=AtWork)
+    """Entered by the HTTP face and by serve."""
     urgent: trio.Event = field(default_factory=trio.Event)
     """Set when the next snapshot must not wait for its interval."""
 

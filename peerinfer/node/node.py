@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 
 import trio
 
@@ -102,6 +102,19 @@ class Node:
                     await self._anti_entropy.say_goodbye()
                 nursery.cancel_scope.cancel()
 
+    async def drain(self) -> None:
+        """Leave gracefully: take no more requests, tell the peers, and let those that run come to their end.
+
+        What has not ended after `drain_s` is cut off when the node closes; an answer that a peer's client is
+        reading then goes on elsewhere.
+        """
+        node = self._context
+        log.info("state=draining requests=%d", node.at_work.count)
+        node.draining = True
+        node.publish_soon()
+        with trio.move_on_after(node.config.request.drain_s):
+            await node.at_work.wait_none()
+
     # For the HTTP face
 
     @property
@@ -126,11 +139,16 @@ class Node:
     @property
     def ready(self) -> bool:
         """Whether a completion would be answered, here or through a peer."""
-        return self._context.engine_ready or self._context.can_forward()
+        node = self._context
+        return not node.draining and (node.engine_ready or node.can_forward())
 
     def handle(self, incoming: Incoming) -> AbstractAsyncContextManager[Reply]:
         """Answer a client's request: Algorithm 1 (node/request.py)."""
         return handle_request(self._context, incoming)
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """A client's request is in progress within this block."""
+        return self._context.at_work.one()
 
     def models(self) -> list[str]:
         """The names of the models that clients of this node can ask for."""

@@ -17,13 +17,20 @@ from functools import partial
 import trio
 
 from peerinfer.core.router import Candidate, Prompt, Ranking, rank
-from peerinfer.core.types import Chunk, End, InferRequest, RequestError
+from peerinfer.core.types import Chunk, End, EngineState, InferRequest, RequestError
 from peerinfer.node.context import Context
 from peerinfer.node.continuation import Serving, answer_of, first_item, read_prompt
 from peerinfer.node.decisions import Attempt, Decision
 from peerinfer.node.forward import TargetFailedError, send_request
 from peerinfer.node.local import run_infer
-from peerinfer.node.outcome import kept, met_failures, nobody, stop_before_it_harms_more
+from peerinfer.node.outcome import (
+    check_length,
+    kept,
+    leaving,
+    met_failures,
+    nobody,
+    stop_before_it_harms_more,
+)
 from peerinfer.node.reply import Incoming, Reply
 
 PAUSE_S = 0.5
@@ -39,6 +46,8 @@ async def handle_request(node: Context, r: Incoming) -> AsyncIterator[Reply]:
     Raises:
         RequestError: the request is wrong, or nobody can answer it.
     """
+    if node.draining:
+        raise leaving()
     node.requests["received"] += 1
     decision = Decision(
         request_id=r.id, role="entry", endpoint=r.endpoint, entry=node.me, started_at=trio.current_time()
@@ -47,6 +56,7 @@ async def handle_request(node: Context, r: Incoming) -> AsyncIterator[Reply]:
         stack.enter_context(kept(node, decision))
         request = InferRequest(id=r.id, endpoint=r.endpoint, body=r.body, raw=r.raw)
         request, prompt = await read_prompt(node, request)  # lines 1-2
+        check_length(node, request)
         send = partial(_send, stack, node, r, decision)
         serving = await send(request, prompt)  # lines 3-19
         k = serving.k
@@ -91,7 +101,8 @@ async def _send(
                 raise
             attempt.outcome = "served"
             return serving
-        patient = r.target is None and met_failures(decision)
+        passing = met_failures(decision) or node.engine_state is EngineState.RESTARTING
+        patient = r.target is None and passing
         if not patient or trio.current_time() >= patient_until:
             raise nobody(node)
         await trio.sleep(PAUSE_S)

@@ -45,7 +45,8 @@ async def serve_call(node: Context, call: Call, opening: Request | Ask) -> None:
         elif refusal := _refusal(node, opening):
             await call.send(refusal)
         else:
-            await _Service(node, call, opening).run()
+            with node.at_work.one():
+                await _Service(node, call, opening).run()
     except* PeerLostError:
         pass  # nobody is left to answer
 

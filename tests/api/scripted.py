@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import httpx
@@ -88,6 +88,9 @@ class ScriptedNode:
             await step.wait()
         elif isinstance(step, Exception):
             raise step
+
+    def at_work(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def models(self) -> list[str]:
         return [MODEL]
