@@ -86,6 +86,7 @@ class RoutingConfig(Section):
     placement_slack: float = 0.5  # guess
     """Nodes slower than the cheapest by less than this share of its prefill take cold prompts in turn, but
     none that is slower than serving here. Higher: evener shares of work, for slower cold prompts."""
+    placement_gain: float = 1.0
     rent_learns: bool = True
     """Whether the rule when to buy a prefix is learnt (core/rent.py), or stays the first one."""
     rent_prices_evictions: bool = True  # measured: docs/routing.md

@@ -116,6 +116,9 @@ def cost(situation: Situation) -> Choice:
         ]
         if len(equal) > 1:
             chosen = min(equal, key=lambda option: (option.recent_work_s, option))
+            here = situation.mine
+            if here in equal and here.recent_work_s <= chosen.recent_work_s + here.prefill_s * config.placement_gain:
+                chosen = here
             kind = "equally cached" if best.expected_cached_tokens else "cold"
             return _before_others(chosen, situation), f"{kind}, placed on the least busy node"
     return _unless_here(best, situation)
