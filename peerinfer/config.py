@@ -42,6 +42,8 @@ MAY_BE_ZERO = frozenset(
         "cancel_grace_s",
         "retry_share",
         "simulated_overhead_s",
+        "network_delay_s",
+        "network_jitter_s",
     }
 )
 """Numbers for which 0 has a meaning."""
@@ -209,8 +211,20 @@ class OverlayConfig(Section):
     """Kept-open request streams per peer; further ones are closed after use."""
     streams_per_peer_max: int = 128  # measured: the 257th of a connection blocks silently
     """Calls to one peer at once; beyond it a call waits for a stream."""
+    network_delay_s: float = 0.0
+    """Δ_comm for experiments on one machine: all that arrives is handed on so much later. 0: never."""
+    network_jitter_s: float = 0.0
+    """That delay varies by so much in either direction; not more than the delay itself."""
     gossip_per_peer_per_s_max: float = 30.0  # guess
     """A peer that publishes more is disconnected."""
+    gossip_passed_on_per_peer_per_s_max: float = 200.0  # guess: five times what all nodes publish together
+    """Messages of the topic's mesh that one peer may send, whoever wrote them; beyond it is disconnected."""
+    streams_opened_per_peer_per_s_max: float = 50.0  # measured: 4.5 ms of CPU each
+    """New streams beyond this are reset. Lower: calls fail that come in waves, and want streams anew."""
+    lookups_per_peer_per_s_max: float = 10.0  # measured: 10 ms of CPU each; a new link asks four times
+    """Questions for peers beyond this end their stream."""
+    requests_per_peer_per_s_max: float = 500.0  # guess: what a few fast engines take
+    """Requests and questions for the wait; beyond this their stream ends."""
     allow_peers: tuple[str, ...] = ()
     """Peer ids; if there are any, no other peer is let in, dialled or heard."""
     deny_peers: tuple[str, ...] = ()

@@ -41,6 +41,8 @@ class AntiEntropy:
         self._published_version: tuple[int, int] | None = None
         self._published_at = -1e9
         self._published_mark: object = None
+        self._promised_s = 0.0
+        """What the last message said: the next one follows within this."""
 
     async def run(self) -> None:
         """Send, receive and watch until cancelled."""
@@ -64,8 +66,10 @@ class AntiEntropy:
         active = changed or self._mark() != self._published_mark
         self._published_version, self._published_at, self._published_mark = version, now, self._mark()
         self._rounds_without_tree = 0 if complete else self._rounds_without_tree + 1
-        promise = 2 * self._interval_s() if active else max(config.idle_interval_s, self._interval_s())
-        snapshot = self.snapshot(complete=complete, next_within_s=promise)
+        self._promised_s = (
+            2 * self._interval_s() if active else max(config.idle_interval_s, self._interval_s())
+        )
+        snapshot = self.snapshot(complete=complete, next_within_s=self._promised_s)
         await node.overlay.publish(encode_snapshot(snapshot, bytes_max=config.snapshot_bytes_max))
 
     def snapshot(self, *, complete: bool, next_within_s: float) -> Snapshot:
@@ -97,11 +101,10 @@ class AntiEntropy:
         )
 
     async def _publish_rounds(self) -> None:
-        config = self._node.config.anti_entropy
         while True:
             await self.publish()
             soonest = self._published_at + self._interval_s()
-            latest = self._published_at + max(config.idle_interval_s, self._interval_s())
+            latest = self._published_at + self._promised_s
             with trio.move_on_at(soonest):
                 await self._node.urgent.wait()
             while trio.current_time() < latest and not self._anything_new():

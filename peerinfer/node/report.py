@@ -6,6 +6,8 @@ from peerinfer.core.peer_view import PeerRecord
 from peerinfer.core.types import Load
 from peerinfer.node.context import Context
 
+DROPPED = ("handshake", "discovery", "gossip", "snapshot", "request", "http")
+
 
 def status(node: Context, *, uptime_s: float) -> dict[str, object]:
     """`/peerinfer/v1/status`."""
@@ -33,9 +35,7 @@ def status(node: Context, *, uptime_s: float) -> dict[str, object]:
             "unkeyed_blocks": node.cache_sync.unkeyed_blocks,
         },
         "load": load_json(node.engine.load()),
-        "dropped": {
-            kind: node.dropped[kind] for kind in ("handshake", "gossip", "snapshot", "request", "http")
-        },
+        "dropped": {kind: node.dropped[kind] for kind in DROPPED},
     }
 
 
