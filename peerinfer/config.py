@@ -43,6 +43,8 @@ MAY_BE_ZERO = frozenset(
         "prior_round_trip_s",
         "pause_s_max",
         "cancel_grace_s",
+        "drain_s",
+        "patience_s",
         "retry_share",
         "simulated_overhead_s",
         "network_delay_s",
@@ -197,10 +199,14 @@ class RequestConfig(Section):
     """Targets tried, the own engine included; it is always the last."""
     retry_share: float = 0.1  # Google SRE book, "handling overload"
     """Retries on other peers, as a share of recent requests; beyond it the own engine serves."""
+    drain_s: float = 8.0  # guess: `docker stop` kills after 10 s
+    """A node that is asked to leave waits so long for what it is at work on. Higher: fewer cut streams."""
     queued_per_slot_max: int = 16  # guess
     """A forwarded request is refused beyond this queue, a client's beyond four times it."""
     probe_interval_s: float = 15.0  # guess
     """A peer whose round trip was not measured for this long is asked."""
+    probes_per_s_max: float = 10.0  # guess: about 1 % of a core
+    """What a node asks all its peers together. Lower: in a large swarm, round trips are known later."""
     decisions_kept: int = 2048  # guess
     """The ring behind `peerinfer why`; about 1 kB each."""
 
@@ -311,6 +317,8 @@ class HttpConfig(Section):
     """A defaulted port moves on to the next free one; a port that was asked for does not."""
     body_bytes_max: int = 4 * 1024 * 1024  # guess
     """A longer body gets 413. The same bytes travel on the wire, so this bounds frames too."""
+    connections_max: int = 512  # guess: half of the usual limit of open files; the overlay needs the rest
+    """A connection beyond this is answered 503 and closed; a connection has one request at a time."""
     allow_overrides: bool = False
     """Honour `x-peerinfer-policy` and `x-peerinfer-target`."""
     api_key: str = field(default="", repr=False)
@@ -325,6 +333,29 @@ class HttpConfig(Section):
         Section.__post_init__(self)
         if self.api_key and not API_KEY.fullmatch(self.api_key):
             raise ValueError("api_key: allowed are 1 to 512 printable ASCII characters without spaces")
+
+
+BOUNDS: Mapping[str, str] = {
+    "http.body_bytes_max": "a body is in memory as long as its request lives, and travels in one frame",
+    "http.connections_max": "a client's request has a connection of its own: so many requests at once",
+    "request.queued_per_slot_max": "who waits longer than a client does occupies memory for nobody",
+    "request.attempts_max": "each target tried is work for the swarm",
+    "request.continuations_max": "an answer that kills engines must end",
+    "request.deadline_s": "a request that nobody ends",
+    "request.decisions_kept": "the ring behind `peerinfer why`",
+    "engine.context_tokens": "prompt and answer: longer prompts are refused where they come in",
+    "engine.cache_tokens": "the KV cache, and the own tree with it",
+    "overlay.streams_per_peer_max": "the 257th stream of a connection blocks silently",
+    "overlay.idle_streams_per_peer_max": "kept-open streams cost memory on both sides",
+    "overlay.gossip_per_peer_per_s_max": "5 ms of CPU per message",
+    "overlay.dials_per_s_max": "addresses come from strangers",
+    "anti_entropy.snapshot_bytes_max": "the topic loses longer messages silently: so many pages per estimate",
+    "anti_entropy.estimates_bytes_max": "all estimates together",
+    "anti_entropy.peers_max": "peers, and marks of forgotten ones",
+    "anti_entropy.messages_per_s_max": "gossip saturates a core at 80 messages a second",
+}
+"""Everything that clients or peers could make grow without end, by the setting that bounds it, and why. What
+is no setting is a limit of the protocol (docs/protocol.md): ids and names, addresses, frames, streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import click
 
 from peerinfer import __version__
 from peerinfer.cli.bootstrap import bootstrap
+from peerinfer.cli.calibrate import calibrate
 from peerinfer.cli.demo import demo
 from peerinfer.cli.errors import OneLineGroup
 from peerinfer.cli.experiment import experiment
@@ -30,7 +31,24 @@ def peerinfer() -> None:
     """
 
 
-for command in (serve, join, bootstrap, invite, key, demo, experiment, ask, status, peers, top, why, model):
+_COMMANDS = (
+    serve,
+    join,
+    bootstrap,
+    invite,
+    key,
+    demo,
+    experiment,
+    calibrate,
+    ask,
+    status,
+    peers,
+    top,
+    why,
+    model,
+)
+
+for command in _COMMANDS:
     peerinfer.add_command(command)
 
 

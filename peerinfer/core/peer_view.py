@@ -100,6 +100,10 @@ class PeerView:
         """All known peers, by id."""
         return [self._peers[peer].record() for peer in sorted(self._peers)]
 
+    def __contains__(self, peer: PeerId) -> bool:
+        """Whether anything is known of a peer."""
+        return peer in self._peers
+
     def __len__(self) -> int:
         """Known peers."""
         return len(self._peers)

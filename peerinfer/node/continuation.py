@@ -19,7 +19,7 @@ from peerinfer.core.types import Chunk, End, InferRequest, RequestError
 from peerinfer.node.context import Context, log
 from peerinfer.node.decisions import Decision
 from peerinfer.node.forward import FAILED_WAIT_S, TargetFailedError
-from peerinfer.node.outcome import noted, stop_before_it_harms_more, too_late
+from peerinfer.node.outcome import has_room, noted, stop_before_it_harms_more, too_late
 from peerinfer.node.ports import EngineError
 
 
@@ -128,10 +128,7 @@ async def _onward(node: Context, request: InferRequest, answer: Answer) -> tuple
     onward, prompt = await read_prompt(node, onward)
     answer.goes_on(onward.token_ids)
     shorter = shortened(onward, answer.count)
-    room = node.engine.info.context_tokens_max
-    if shorter is None or (prompt.tokens is not None and prompt.tokens >= room):
-        return None
-    return shorter, prompt
+    return None if shorter is None or not has_room(node, shorter) else (shorter, prompt)
 
 
 async def _next(

@@ -97,14 +97,9 @@ class _Exchange:
             with trio.fail_after(silent_after_s):
                 yield
         except trio.TooSlowError:
-            self.over = True
-            now = trio.current_time()
-            self._node.view.unanswered(self._peer, wait_s=silent_after_s, now=now)
-            raise TargetFailedError("timeout") from None
+            raise self._silent(silent_after_s) from None
         except PeerLostError:
-            self.over = True
-            self._node.view.unanswered(self._peer, wait_s=FAILED_WAIT_S, now=trio.current_time())
-            raise TargetFailedError("lost") from None
+            raise self._lost() from None
 
     async def open(
         self, call: Call, request: InferRequest, *, deadline: float, wait_at_most_s: float | None
@@ -137,8 +132,7 @@ class _Exchange:
     async def chunks(self, call: Call) -> AsyncIterator[Chunk | End]:
         """The answer as it comes."""
         while True:
-            with self.failing(silent_after_s=self._node.config.request.silence_timeout_s):
-                frame = await call.receive()
+            frame = await self._receive(call)
             match frame:
                 case Data():
                     if not frame.whole and not _is_json(frame.sse_json):
@@ -157,6 +151,16 @@ class _Exchange:
                     return
                 case _:
                     raise self._unserved(frame)
+
+    async def _receive(self, call: Call) -> Frame:
+        """The next frame: `failing`, spelled out since it is on the way of every token."""
+        silent_after_s = self._node.config.request.silence_timeout_s
+        try:
+            with trio.CancelScope(deadline=trio.current_time() + silent_after_s):
+                return await call.receive()
+        except PeerLostError:
+            raise self._lost() from None
+        raise self._silent(silent_after_s)
 
     async def cancel(self, call: Call, request_id: str) -> None:
         """The client is gone: tell the peer, and leave the stream clean if it confirms in time."""
@@ -206,6 +210,16 @@ class _Exchange:
                 return TargetFailedError("failed")
             case _:
                 return self._misbehaved(f"unexpected {type(frame).__name__}")
+
+    def _silent(self, silent_after_s: float) -> TargetFailedError:
+        self.over = True
+        self._node.view.unanswered(self._peer, wait_s=silent_after_s, now=trio.current_time())
+        return TargetFailedError("timeout")
+
+    def _lost(self) -> TargetFailedError:
+        self.over = True
+        self._node.view.unanswered(self._peer, wait_s=FAILED_WAIT_S, now=trio.current_time())
+        return TargetFailedError("lost")
 
     def _misbehaved(self, what: str) -> TargetFailedError:
         """The two sides no longer agree on where they are: the stream is reset, the peer left alone."""

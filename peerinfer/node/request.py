@@ -18,14 +18,21 @@ import trio
 
 from peerinfer.core.asking import wait_at_most_s, worth_asking
 from peerinfer.core.router import Candidate, Prompt, Ranking, rank
-from peerinfer.core.types import Chunk, End, InferRequest, RequestError
+from peerinfer.core.types import Chunk, End, EngineState, InferRequest, RequestError
 from peerinfer.node.ask import ask_all
 from peerinfer.node.context import Context
 from peerinfer.node.continuation import Serving, answer_of, first_item, read_prompt
 from peerinfer.node.decisions import Attempt, Decision
 from peerinfer.node.forward import TargetFailedError, send_request
 from peerinfer.node.local import run_infer
-from peerinfer.node.outcome import kept, met_failures, nobody, stop_before_it_harms_more
+from peerinfer.node.outcome import (
+    check_length,
+    kept,
+    leaving,
+    met_failures,
+    nobody,
+    stop_before_it_harms_more,
+)
 from peerinfer.node.reply import Incoming, Reply
 
 PAUSE_S = 0.5
@@ -41,6 +48,8 @@ async def handle_request(node: Context, r: Incoming) -> AsyncIterator[Reply]:
     Raises:
         RequestError: the request is wrong, or nobody can answer it.
     """
+    if node.draining:
+        raise leaving()
     node.requests["received"] += 1
     decision = Decision(
         request_id=r.id, role="entry", endpoint=r.endpoint, entry=node.me, started_at=trio.current_time()
@@ -49,6 +58,7 @@ async def handle_request(node: Context, r: Incoming) -> AsyncIterator[Reply]:
         stack.enter_context(kept(node, decision))
         request = InferRequest(id=r.id, endpoint=r.endpoint, body=r.body, raw=r.raw)
         request, prompt = await read_prompt(node, request)  # lines 1-2
+        check_length(node, request)
         send = partial(_send, stack, node, r, decision)
         serving = await send(request, prompt)  # lines 3-19
         k = serving.k
@@ -96,7 +106,8 @@ async def _send(
             attempt.outcome = "served"
             return serving
         else:
-            patient = r.target is None and met_failures(decision)
+            passing = met_failures(decision) or node.engine_state is EngineState.RESTARTING
+            patient = r.target is None and passing
             if not patient or trio.current_time() >= patient_until:
                 raise nobody(node)
             await trio.sleep(PAUSE_S)

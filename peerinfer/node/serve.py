@@ -45,7 +45,8 @@ async def serve_call(node: Context, call: Call, opening: Request | Ask) -> None:
         elif refusal := _refusal(node, opening):
             await call.send(refusal)
         else:
-            await _Service(node, call, opening).run()
+            with node.at_work.one():
+                await _Service(node, call, opening).run()
     except* PeerLostError:
         pass  # nobody is left to answer
 
@@ -97,7 +98,6 @@ class _Service:
 
     def __init__(self, node: Context, call: Call, opening: Request) -> None:
         self._node, self._call, self._opening = node, call, opening
-        self._writing = trio.Lock()
         self._last_sent_at = trio.current_time()
         pages_tokens = opening.prompt_pages * node.engine.info.page_size
         self._unsettled_tokens = max(0, pages_tokens - opening.expected_cached_tokens)
@@ -235,8 +235,7 @@ class _Service:
                 await self._send(Heartbeat(id=self._opening.id))
 
     async def _send(self, frame: Frame) -> None:
-        async with self._writing:
-            await self._call.send(frame)
+        await self._call.send(frame)
         self._last_sent_at = trio.current_time()
 
     def _settle(self) -> None:
@@ -252,6 +251,7 @@ class _Service:
             self._node.requests["served_for_peers"] += 1
         elif isinstance(terminal, Refuse | ErrorFrame):
             decision.error = terminal.message
+        self._node.ended(decision)
 
 
 def _data(request_id: str, chunk: Chunk) -> Iterator[Data]:

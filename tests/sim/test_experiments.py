@@ -74,8 +74,10 @@ def test_a_records_digest_is_of_its_history_alone() -> None:
         record_from_json(json.loads(json.dumps(damaged)))
 
 
-def test_a_result_is_found_by_its_spec_and_by_no_other(tmp_path: Path) -> None:
-    """Goal: an interrupted run goes on; a changed spec, or another corpus, is measured anew."""
+def test_a_result_is_found_by_its_spec_and_by_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: an interrupted run goes on; a changed spec, another corpus or other code is measured anew."""
     cell = Settings().cell("cost")
     store = Store(tmp_path, corpus="x")
     assert store.get(cell) is None
@@ -90,6 +92,9 @@ def test_a_result_is_found_by_its_spec_and_by_no_other(tmp_path: Path) -> None:
         cell.shortened(10),
     ):
         assert store.get(changed) is None
+    with monkeypatch.context() as other_code:
+        other_code.setattr("peerinfer.sim.experiments.cell.code_digest", lambda: "other")
+        assert store.get(cell) is None
     file = next(tmp_path.iterdir())
     file.write_text(file.read_text()[:100])
     assert store.get(cell) is None, "half a file is no result"
@@ -128,7 +133,7 @@ def fake(cell: Cell) -> Record:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_reports_from_its_cells(name: str, tmp_path: Path) -> None:
     """Method: made-up records; each of its tables has rows, each of its figures becomes a PNG."""
-    settings, experiment = Settings(), EXPERIMENTS[name]
+    settings, experiment = Settings(traces=True), EXPERIMENTS[name]
     records = {cell: fake(cell) for cell in experiment.cells(settings)}
     report = experiment.report(settings, Results(settings, records))
     text = write_report(tmp_path, experiment, report, notes=["A note."])

@@ -24,11 +24,11 @@ from peerinfer.sim.workloads.shared_prefix import SharedPrefixSpec
 
 LENGTHS = (512, 2048, 8192)
 """Tokens of a shared prefix."""
-SPEEDS = (1, 4, 16)
+SPEEDS = (1, 8)
 """Times the calibration's prefill rate: a faster GPU, or a smaller model."""
-DELAYS_S = (0.002, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0)
-REQUESTS = 200
-GROUPS = 8
+DELAYS_S = (0.002, 0.02, 0.1, 0.5, 2.0)
+REQUESTS = 120
+GROUPS = 6
 ENDING_TOKENS = 64
 
 

@@ -7,8 +7,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from peerinfer import __version__
 from peerinfer.sim.experiments.calibration import PAPER, Calibration
+from peerinfer.sim.experiments.code_digest import code_digest
 from peerinfer.sim.workloads.chats import ChatsSpec
 from peerinfer.sim.workloads.mmlu import MmluSpec
 from peerinfer.sim.workloads.mooncake import MooncakeSpec
@@ -58,5 +58,5 @@ class Cell:
     def key(self, corpus: str) -> str:
         """The name of its result, given the digest of what it asks about."""
         kind = type(self.workload).__name__
-        spec = json.dumps([FORMAT, __version__, kind, corpus, asdict(self)], sort_keys=True)
+        spec = json.dumps([FORMAT, code_digest(), kind, corpus, asdict(self)], sort_keys=True)
         return hashlib.blake2b(spec.encode(), digest_size=10).hexdigest()

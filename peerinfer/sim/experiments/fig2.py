@@ -11,7 +11,7 @@ from peerinfer.sim.experiments.results import Results
 from peerinfer.sim.experiments.settings import NO_ROUTING, Settings
 from peerinfer.sim.experiments.summary import Summary
 
-DELAYS_S = (0.002, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+DELAYS_S = (0.002, 0.05, 0.2, 0.5, 1.0)
 """The paper's three, and some between."""
 PARTS = ("engine_s", "processing_s", "network_s")
 """Of a latency; trees are too small to be seen."""

@@ -73,14 +73,14 @@ def _measure(cell: Cell) -> None:
 
 
 def run_cells(
-    cells: Sequence[Cell], *, data: Path | None, directory: Path, jobs: int, progress: Progress
+    cells: Sequence[Cell], *, data: Path | None, directory: Path, jobs: int | None, progress: Progress
 ) -> None:
-    """Measure these cells; `Store(directory, …)` has their results afterwards."""
+    """Measure these cells, one per core unless `jobs` says else; the store in `directory` has them then."""
     context = multiprocessing.get_context("spawn")
     counter: Synchronized[int] = context.Value(c_long, 0)
     stop = context.Event()
     with ProcessPoolExecutor(
-        min(jobs, len(cells)),
+        min(jobs or _cores(), len(cells)),
         mp_context=context,
         initializer=_start,
         initargs=(data, directory, counter, stop),
@@ -97,6 +97,6 @@ def run_cells(
             pool.shutdown(cancel_futures=True)
 
 
-def jobs_here() -> int:
-    """Processes that this machine can run at once."""
-    return len(os.sched_getaffinity(0))
+def _cores() -> int:
+    """What this process may use; macOS does not tell, and all of it may be used."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -9,12 +9,14 @@ from peerinfer.sim.experiments.record import Record
 from peerinfer.sim.experiments.windows import Share, busiest_topics
 
 
+def named_topics(record: Record, subjects: Sequence[str]) -> list[int]:
+    """The subjects that a user named."""
+    return [record.topics.index(name) for name in subjects]
+
+
 def chosen_topics(record: Record, subjects: Sequence[str], count: int) -> list[int]:
-    """The subjects that were named, else those with the most requests. Raises `ValueError` if unknown."""
-    unknown = [name for name in subjects if name not in record.topics]
-    if unknown:
-        raise ValueError(f"there is no subject {', '.join(unknown)}; there are {', '.join(record.topics)}")
-    return [record.topics.index(name) for name in subjects][:count] or busiest_topics(record, count)
+    """The subjects that were named, else those with the most requests."""
+    return named_topics(record, subjects)[:count] or busiest_topics(record, count)
 
 
 def draw_shares(panel: plot.Axes, shares: Sequence[Share]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ class Summary:
     processing_s: float
     network_s: float
     """These four add up to the latency (paper §5)."""
+    ttft_s: float
+    """To the first token."""
+    ttft_p95_s: float
+    """All but a twentieth were as fast."""
     expected_hit: float
     """Share of prompt tokens that the entry node expected to be cached."""
     actual_hit: float
@@ -50,6 +55,8 @@ def summarise(records: Sequence[Record]) -> Summary:
         trees_s=_mean_s([row.trees_us for row in rows]),
         processing_s=_mean_s([row.processing_us for row in rows]),
         network_s=_mean_s([row.network_us for row in rows]),
+        ttft_s=_mean_s([row.ttft_us for row in rows]),
+        ttft_p95_s=sorted(row.ttft_us for row in rows)[math.ceil(0.95 * len(rows)) - 1] / 1e6,
         expected_hit=sum(row.expected_cached_tokens for row in rows) / prompt_tokens,
         actual_hit=sum(row.cached_tokens for row in rows) / prompt_tokens,
         forwarded=sum(row.entry != row.served_by for row in rows) / len(rows),

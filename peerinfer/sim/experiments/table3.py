@@ -11,7 +11,7 @@ from peerinfer.sim.experiments.results import Results, numbers
 from peerinfer.sim.experiments.settings import NO_ROUTING, PAPER_POLICY, Settings
 from peerinfer.sim.experiments.table import Column, Table, Value, percent
 
-PAGE_REQUESTS_MAX = 1000
+PAGE_REQUESTS_MAX = 400
 """Pages of one token make sixteen times the work; the shape is there after a few hundred requests."""
 FRESH = (0.02, 0.05)
 """Δ_poll and a pause between requests in which every node hears what the last one changed."""

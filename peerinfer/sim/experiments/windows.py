@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from peerinfer.sim.experiments.record import Record
 
@@ -46,6 +47,18 @@ def busiest_topics(record: Record, count: int) -> list[int]:
     """The topics with the most requests, most first."""
     counts = Counter(row.topic for row in record.answered)
     return [topic for topic, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:count]]
+
+
+def cycling_topics(record: Record, count: int, *, window: int, stride: int) -> list[int]:
+    """The topics that go from zone to zone most often, those with more requests first if equal."""
+
+    def changes(topic: int) -> int:
+        found = zones(subject_shares(record, topic, window=window, stride=stride))
+        return sum(now != before for before, now in pairwise(found))
+
+    size = Counter(row.topic for row in record.answered)
+    enough = [topic for topic, requests in size.items() if requests >= window]
+    return sorted(enough, key=lambda topic: (-changes(topic), -size[topic], topic))[:count]
 
 
 def zones(shares: Sequence[Share]) -> list[int]:
