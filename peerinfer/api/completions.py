@@ -87,7 +87,7 @@ class Completions:
     async def _answer(self, incoming: Incoming, headers: Headers, receive: Receive, send: Send) -> None:
         last = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_on_disconnect, receive, nursery.cancel_scope)
+            nursery.start_soon(cancel_on_disconnect, receive, nursery.cancel_scope)
             last = await Exchange(self._node, incoming, headers, send, nursery).run()
             nursery.cancel_scope.cancel()
         if last is not None:
@@ -134,7 +134,7 @@ def request_headers(request_id: str) -> Headers:
     return [(b"x-peerinfer-request-id", value), (b"x-request-id", value)]
 
 
-async def _cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
+async def cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
     while (await receive())["type"] == "http.request":
         pass
     scope.cancel()

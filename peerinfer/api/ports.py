@@ -6,7 +6,9 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
 from peerinfer.core.types import PeerId
+from peerinfer.node.events import Events
 from peerinfer.node.reply import Incoming, Reply
+from peerinfer.node.totals import Totals
 
 
 class Serving(Protocol):
@@ -42,6 +44,12 @@ class Serving(Protocol):
 
     def decision(self, request_id: str) -> dict[str, object] | None:
         """The body of `/peerinfer/v1/requests/{id}` (docs/schema/decision.json); None if it is not kept."""
+
+    def totals(self) -> Totals:
+        """What clients' requests came to, for `/metrics`."""
+
+    def events(self) -> Events:
+        """What happens from now on (docs/schema/events.json)."""
 
     def dropped_http(self, reason: str) -> None:
         """What a client sent was refused for what it is, before it became a request of the node's: count it.

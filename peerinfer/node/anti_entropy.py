@@ -11,6 +11,7 @@ pull at a time. Silence is the failure detector (§3.3); a node that was frozen 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -245,6 +246,7 @@ class AntiEntropy:
     def _log_changes(self) -> None:
         for change in self._node.view.expire(now=trio.current_time()):
             log.info("peer=%s state=%s", change.peer, change.status)
+            self._node.events.tell("peer", partial(dict, peer_id=change.peer, state=str(change.status)))
 
     async def say_goodbye(self) -> None:
         """Tell the peers that this node leaves, so that they stop forwarding before the link breaks."""

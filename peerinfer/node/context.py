@@ -26,8 +26,10 @@ from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import EngineState, NodeState, PeerId
 from peerinfer.node.at_work import AtWork
 from peerinfer.node.cache_sync import CacheSync
-from peerinfer.node.decisions import Decisions
+from peerinfer.node.decisions import Decision, Decisions
+from peerinfer.node.events import Events
 from peerinfer.node.ports import Engine, Overlay, Tokenizer
+from peerinfer.node.totals import Totals
 
 log = logging.getLogger("peerinfer.node")
 
@@ -76,6 +78,9 @@ class Context:
     dropped: Counter[str] = field(default_factory=Counter)
     foreign: dict[PeerId, tuple[str, ...]] = field(default_factory=dict)
     """Peers of another fingerprint, and the fields that differ: written by anti_entropy."""
+    totals: Totals = field(default_factory=Totals)
+    """Written by ended."""
+    events: Events = field(default_factory=Events)
     pushing_back: bool = False
     """Written by load_changed."""
     at_work: AtWork = field(default_factory=AtWork)
@@ -131,12 +136,19 @@ class Context:
         if paused is not self.pushing_back:
             self.pushing_back = paused
             log.info("push_back=%s queued=%d", "on" if paused else "off", self.engine.load().queued)
+            self.events.tell("push_back", lambda: {"on": self.pushing_back})
             self.publish_soon()
 
     def can_forward(self) -> bool:
         """Whether some peer would be forwarded to now."""
         now = trio.current_time()
         return any(self.view.state(record.peer, now=now) is PeerStatus.ALIVE for record in self.view.peers())
+
+    def ended(self, decision: Decision) -> None:
+        """A request of a client's, or one that a peer forwarded, is over."""
+        if decision.role == "entry":
+            self.totals.add(decision)
+        self.events.tell("request", decision.as_json)
 
     def own_wait_s(self) -> float:
         """How long a request that arrives now would wait here before its prefill."""

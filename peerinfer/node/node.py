@@ -29,11 +29,13 @@ from peerinfer.node.anti_entropy import AntiEntropy, Decode
 from peerinfer.node.cache_sync import CacheSync
 from peerinfer.node.context import Context, log
 from peerinfer.node.decisions import Decisions
+from peerinfer.node.events import Events
 from peerinfer.node.ports import Call, Engine, Overlay, Tokenizer
 from peerinfer.node.probes import Probes
 from peerinfer.node.reply import Incoming, Reply
 from peerinfer.node.request import handle_request
 from peerinfer.node.serve import serve_call
+from peerinfer.node.totals import Totals
 
 GOODBYE_TIMEOUT_S = 0.5
 """How long leaving may take to tell the peers."""
@@ -165,6 +167,14 @@ class Node:
         decision = self._context.decisions.get(request_id)
         return decision.as_json() if decision else None
 
+    def totals(self) -> Totals:
+        """What clients' requests came to."""
+        return self._context.totals
+
+    def events(self) -> Events:
+        """What happens from now on."""
+        return self._context.events
+
     def dropped_http(self, reason: str) -> None:
         """An HTTP request was refused before it became a request of the node's."""
         self._context.drop("http", None, reason)
@@ -179,6 +189,7 @@ class Node:
         was_ready = node.engine_ready
         log.info("engine=%s state=%s %s", node.engine.info.kind, state, detail)
         node.engine_state = state
+        node.events.tell("engine", lambda: {"state": str(state), "detail": detail})
         if was_ready:
             node.lose_cache()
         node.publish_soon()

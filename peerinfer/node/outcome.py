@@ -31,6 +31,7 @@ def kept(node: Context, decision: Decision) -> Iterator[None]:
         if decision.ended_at is None:
             decision.ended_at = trio.current_time()
             decision.error = decision.error or "cancelled"
+        node.ended(decision)
 
 
 def stop_before_it_harms_more(decision: Decision) -> None:

@@ -239,6 +239,7 @@ class _Service:
             self._node.requests["served_for_peers"] += 1
         elif isinstance(terminal, Refuse | ErrorFrame):
             decision.error = terminal.message
+        self._node.ended(decision)
 
 
 def _data(request_id: str, chunk: Chunk) -> Iterator[Data]:
