@@ -89,6 +89,8 @@ class _Exchange:
         self._expected = k.expected_cached_tokens
         self._unsettled_tokens = (prompt.tokens or 0) - k.expected_cached_tokens
         node.view.forwarded(k.peer, self._unsettled_tokens)  # at once: the peer's word is a round trip away
+        within_s = node.config.request.accept_timeout_s
+        node.view.tried(k.peer, within_s=within_s, now=trio.current_time())
 
     @contextmanager
     def failing(self, *, silent_after_s: float) -> Iterator[None]:
