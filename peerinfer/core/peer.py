@@ -12,6 +12,7 @@ from enum import StrEnum
 from math import inf
 
 from peerinfer.config import Config
+from peerinfer.core.breaker import Breaker
 from peerinfer.core.cost_model import wait_s
 from peerinfer.core.estimate import Estimate
 from peerinfer.core.failure_detector import FailureDetector
@@ -20,9 +21,6 @@ from peerinfer.core.types import Load, NodeState, PeerId
 ROUND_TRIPS_KEPT = 6  # guess
 """The round trip is the least of so many last samples. Higher: less noise, and a path that became longer
 is believed later."""
-SHUN_S_MAX = 60.0  # guess
-"""The longest time for which a peer that fails again and again is left alone."""
-_DOUBLINGS_MAX = 16
 
 
 class PeerStatus(StrEnum):
@@ -62,7 +60,11 @@ class PeerRecord:
     unsettled_tokens: int
     """Uncached tokens that this node forwarded and that `load` does not tell of yet."""
     paused_until: float
-    """In the past unless the peer asked for a pause or refused."""
+    """In the past unless the peer asked for a pause, refused or failed."""
+    failures: int
+    """Of requests in a row."""
+    open_until: float
+    """Its circuit breaker: until then it gets no request for them (core/breaker.py)."""
     reuse_tokens: int
 
 
@@ -73,12 +75,12 @@ class Peer:
         "_config",
         "_round_trips",
         "addrs",
+        "breaker",
         "busy_until",
         "confirmed_at",
         "detector",
         "detour_s",
         "estimate",
-        "failures",
         "incarnation",
         "load",
         "load_at",
@@ -92,7 +94,6 @@ class Peer:
         "reuse_tokens",
         "round_trip_s",
         "seq",
-        "shunned_until",
         "state",
         "unsettled_tokens",
         "usable_from",
@@ -107,8 +108,7 @@ class Peer:
         self.addrs: tuple[str, ...] = ()
         self.round_trip_s: float | None = None
         self.unsettled_tokens = 0
-        self.failures = 0
-        """Of requests in a row."""
+        self.breaker = Breaker()
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS_KEPT)
         self._config = config.routing
         self.renew(incarnation)
@@ -124,8 +124,7 @@ class Peer:
         self.state = NodeState.ALIVE
         self.paused_until = -inf
         """As the peer asked; its next message may say otherwise."""
-        self.shunned_until = -inf
-        """As we decided, because it did not answer."""
+        self.breaker.restarted()
         self.reuse_tokens = 1
         self.pages = 0
         self.confirmed_at: float | None = None
@@ -143,7 +142,7 @@ class Peer:
         measured = self.round_trip_s
         self.detour_s = self._config.prior_round_trip_s if measured is None else measured
         ready = self.state is NodeState.ALIVE
-        self.usable_from = max(self.paused_until, self.shunned_until) if ready else inf
+        self.usable_from = max(self.paused_until, self.breaker.open_until) if ready else inf
         """A target from this time on, and before `detector.suspect_at`."""
 
     def told_load(self, load: Load, *, seq: int, now: float) -> None:
@@ -159,16 +158,17 @@ class Peer:
 
     def failed(self, *, shun_s: float, now: float) -> None:
         """A request failed there: leave the peer alone, each time in a row for twice as long."""
-        shun_s *= 2 ** min(self.failures, _DOUBLINGS_MAX)
-        self.shunned_until = max(self.shunned_until, now + min(shun_s, SHUN_S_MAX))
-        self.failures += 1
+        self.breaker.failed(open_s=shun_s, now=now)
         self.weigh()
+
+    def tried(self, *, within_s: float, now: float) -> None:
+        """A request is on its way there; one of a peer that failed before keeps the others away."""
+        if self.breaker.tried(within_s=within_s, now=now):
+            self.weigh()
 
     def succeeded(self) -> None:
         """It served a request, or is connected anew: whatever failed before is over."""
-        if self.failures:
-            self.failures = 0
-            self.shunned_until = -inf
+        if self.breaker.succeeded():
             self.weigh()
 
     def status(self, *, now: float) -> PeerStatus:
@@ -198,6 +198,8 @@ class Peer:
             round_trip_s=self.round_trip_s,
             load=self.load,
             unsettled_tokens=self.unsettled_tokens,
-            paused_until=max(self.paused_until, self.shunned_until),
+            paused_until=max(self.paused_until, self.breaker.open_until),
+            failures=self.breaker.failures,
+            open_until=self.breaker.open_until,
             reuse_tokens=self.reuse_tokens,
         )

@@ -209,6 +209,12 @@ class PeerView:
         if peer == self.me or peer in self._peers:
             self._add_unsettled(peer, uncached_tokens)
 
+    def tried(self, peer: PeerId, *, within_s: float, now: float) -> None:
+        """A request is being sent there; if the peer failed before, nobody else tries it within this time."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.tried(within_s=within_s, now=now)
+
     def settled(self, peer: PeerId, uncached_tokens: int) -> None:
         """What `forwarded` added is in the load that the peer (or our engine) tells, or will never come."""
         self._add_unsettled(peer, -uncached_tokens)

@@ -101,6 +101,8 @@ async def answer_of(
             if isinstance(each, End):
                 decision.cached_tokens = each.cached_tokens
                 decision.ended_at = trio.current_time()
+                # To its end, since a generator that is left in the middle costs trio two tasks to tidy up.
+                await anext(serving.chunks, None)
             yield each
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peerinfer.core.breaker import breaker_state
 from peerinfer.core.peer_view import PeerRecord
 from peerinfer.core.types import Load
 from peerinfer.node.context import Context
@@ -63,6 +64,11 @@ def _peer_json(node: Context, record: PeerRecord, now: float) -> dict[str, objec
         "snapshot_age_s": max(0.0, now - record.heard_at),
         "load": load_json(record.load),
         "paused_for_s": max(0.0, record.paused_until - now),
+        "breaker": {
+            "state": str(breaker_state(record.failures, record.open_until, now=now)),
+            "failures": record.failures,
+            "retry_in_s": max(0.0, record.open_until - now),
+        },
     }
 
 

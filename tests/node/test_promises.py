@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from peerinfer.config import Config, RequestConfig, RoutingConfig
 from peerinfer.core.frames import Accept, Ask, Cancel, EndFrame, ErrorFrame, Heartbeat, Refuse, Request, Wait
 from peerinfer.core.types import RequestError
+from peerinfer.node.ports import EngineError
 from peerinfer.node.probes import INCARNATION_MAX
 from peerinfer.sim.network import Conditions
 from tests.node.swarm import Member, ask, completion, text, world
@@ -387,3 +388,39 @@ async def test_requests_wait_for_an_engine_that_restarts_but_not_for_one_that_ne
         swarm[0].engine.crash(down_s=3.0)
         assert (await ask(swarm[0], completion(text(1)))).end.usage.completion_tokens == 4
         assert trio.current_time() > 5.0
+
+
+async def test_a_peer_that_failed_is_tried_by_one_request_and_then_trusted(autojump_clock: MockClock) -> None:
+    """Its breaker shows in the node's own JSON: open, half open, and closed once a request was served."""
+    async with world(2, config=PAPER) as swarm:
+        for seed in range(4):
+            await ask(swarm[1], completion(text(seed), policy="local"))
+        await swarm.all_know_all()
+        take_in = swarm[1].engine.run_infer
+
+        def breaker() -> tuple[object, object]:
+            shown = swarm[0].peers()[swarm[1].peer_id]["breaker"]
+            return shown["state"], shown["failures"]  # type: ignore[index]
+
+        @asynccontextmanager
+        async def failing(request):  # type: ignore[no-untyped-def]
+            raise EngineError("it fails at everything")
+            yield
+
+        assert breaker() == ("closed", 0)
+        swarm[1].engine.run_infer = failing  # type: ignore[method-assign]
+        assert (await ask(swarm[0], completion(text(0)))).reply.route == "local"
+        assert breaker() == ("open", 1)
+        await trio.sleep(3.0)
+        assert breaker() == ("half-open", 1)
+        swarm[1].engine.run_infer = take_in  # type: ignore[method-assign]
+        routes: list[str] = []
+
+        async def one(seed: int) -> None:
+            routes.append((await ask(swarm[0], completion(text(seed)))).reply.route)
+
+        async with trio.open_nursery() as nursery:
+            for seed in (1, 2, 3):
+                nursery.start_soon(one, seed)
+        assert sorted(routes) == ["forwarded", "local", "local"]
+        assert breaker() == ("closed", 0)
