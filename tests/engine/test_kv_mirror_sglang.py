@@ -14,7 +14,7 @@ from peerinfer.core.types import CacheEvent
 from peerinfer.engine.kv_endpoints import KvEndpoints, read_kv_endpoints
 from peerinfer.engine.kv_events import KvEventStream
 from tests.engine.kv_publisher import PAGE, LossyProxy, Mirror
-from tests.real_sglang import RealServer
+from tests.real_sglang import RealServer, empty_cache
 
 pytestmark = pytest.mark.sglang
 SEED = 20261130
@@ -44,7 +44,7 @@ async def serving(url: str) -> AsyncIterator[Server]:
         info = (await client.get("/server_info")).raise_for_status().json()
         endpoints = read_kv_endpoints(info, host="127.0.0.1")
         assert endpoints is not None
-        (await client.post("/flush_cache")).raise_for_status()
+        await empty_cache(client)
         yield Server(client, endpoints)
 
 
