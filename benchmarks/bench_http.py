@@ -37,7 +37,9 @@ from peerinfer.api.assemble import sse
 from peerinfer.api.server import serve_http
 from peerinfer.config import HttpConfig
 from peerinfer.core.types import Chunk, End, PeerId, Usage
+from peerinfer.node.events import Events
 from peerinfer.node.reply import Incoming, Reply
+from peerinfer.node.totals import Totals
 
 MODEL = "instant"
 CHUNKS = 64
@@ -89,6 +91,12 @@ class InstantNode:
 
     def decision(self, _request_id: str) -> dict[str, object] | None:
         return None
+
+    def totals(self) -> Totals:
+        return Totals()
+
+    def events(self) -> Events:
+        return Events()
 
     def dropped_http(self, reason: str) -> None:
         raise AssertionError(reason)

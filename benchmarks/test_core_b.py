@@ -11,6 +11,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from itertools import count
+from math import inf
 from random import Random
 from typing import Any
 
@@ -20,6 +21,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from peerinfer.config import Config
 from peerinfer.core.peer_view import Applied, PeerView
 from peerinfer.core.radix_tree import RadixTree
+from peerinfer.core.rent import RentLedger
 from peerinfer.core.router import OwnState, Prompt, Ranking, rank
 from peerinfer.core.snapshot import Snapshot
 from peerinfer.core.types import Load, NodeState, PageKey, PeerId
@@ -59,6 +61,7 @@ class Swarm:
     def __init__(self, *, peers: int, pages: int, prompts: int, holders: float, seed: int) -> None:
         self.random = Random(seed)
         self.prompts = [self.new_prompt() for _ in range(prompts)]
+        self.rents = RentLedger(CONFIG.routing)
         own = RadixTree(capacity_pages=20_000)
         for at, prompt in enumerate(self.prompts):
             own.insert(self.cut(prompt), now=float(at))
@@ -89,7 +92,21 @@ class Swarm:
 
     def decide(self, prompt: Prompt) -> Ranking:
         own = OwnState(load=Load(prefill_tokens_per_s=1000.0, slots=4), ready=True, reuse_tokens=1)
-        return rank(self.view, prompt, own, policy="cost", config=CONFIG.routing, now=NOW, turn=0, draw=0.5)
+        ranking = rank(
+            self.view,
+            prompt,
+            own,
+            policy="cost",
+            config=CONFIG.routing,
+            now=NOW,
+            turn=0,
+            draw=0.5,
+            rents=self.rents,
+        )
+        if ranking.tenancy is not None:
+            here = ranking.targets[0].is_me
+            self.rents.note(ranking.tenancy, served_here=here, residence_s=inf, now=NOW)
+        return ranking
 
 
 def rounds(

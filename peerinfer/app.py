@@ -22,6 +22,8 @@ from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.engine.choose import build_engine
 from peerinfer.node.incarnation import stored_incarnations
 from peerinfer.node.node import Node
+from peerinfer.node.ports import Overlay
+from peerinfer.overlay.delayed import DelayedOverlay
 from peerinfer.overlay.libp2p import LibP2POverlay
 
 
@@ -58,13 +60,17 @@ async def run_peer(
         EngineError: there is no such engine or model here.
     """
     engine, tokenizer = await build_engine(config.engine, data_dir=data_dir)
-    overlay = LibP2POverlay(
+    overlay: Overlay = LibP2POverlay(
         data_dir=data_dir,
         config=config.overlay,
         topic=topic(fingerprint(swarm_fields(engine.info.fingerprint_fields, swarm_key))),
         frame_bytes_max=config.http.body_bytes_max + FRAME_OVERHEAD_BYTES_MAX,
         swarm_key=swarm_key,
     )
+    if config.overlay.network_delay_s > 0:
+        overlay = DelayedOverlay(
+            overlay, delay_s=config.overlay.network_delay_s, jitter_s=config.overlay.network_jitter_s
+        )
     node = Node(
         overlay=overlay,
         engine=engine,

@@ -35,11 +35,20 @@ MAY_BE_ZERO = frozenset(
         "forward_margin_s",
         "cold_round_trip_share_max",
         "placement_slack",
+        "placement_gain",
+        "ask_peers_max",
+        "slower_max",
+        "rent_prior_uses",
+        "rent_prior_weight",
         "prior_round_trip_s",
         "pause_s_max",
         "cancel_grace_s",
+        "drain_s",
+        "patience_s",
         "retry_share",
         "simulated_overhead_s",
+        "network_delay_s",
+        "network_jitter_s",
     }
 )
 """Numbers for which 0 has a meaning."""
@@ -84,6 +93,30 @@ class RoutingConfig(Section):
     placement_slack: float = 0.5  # guess
     """Nodes slower than the cheapest by less than this share of its prefill take cold prompts in turn, but
     none that is slower than serving here. Higher: evener shares of work, for slower cold prompts."""
+    placement_gain: float = 1.0  # measured: docs/routing.md
+    """A cold prompt leaves this node only if the other one has done less lately by this many times the
+    prompt's prefill. Higher: less is moved. At 0, nodes that do not hear of each other in time all move what
+    comes at once to the same node."""
+    ask_peers_max: int = 3  # guess
+    """So many of the best peers are asked for their true wait at once; 0: nobody ever is."""
+    ask_above_round_trips: float = 20.0  # guess
+    """They are asked where the wait may be longer than so many round trips. Lower: surer decisions, and a
+    round trip more for most of them."""
+    slower_max: int = 4  # measured: docs/routing.md
+    """A request may be refused so often because it would wait longer than at the next best; 0: never."""
+    rent_learns: bool = True
+    """Whether the rule when to buy a prefix is learnt (core/rent.py), or stays the first one."""
+    rent_prices_evictions: bool = True  # measured: docs/routing.md
+    """Whether what must be evicted for it, as far as it is missed later, adds to a prefix's price."""
+    rent_prior_uses: float = 8.0  # measured: docs/routing.md
+    """Further uses that are expected of a prefix before anything was learnt. Higher: prefixes are computed
+    here sooner, which pays on slow links, and costs hits on fast ones."""
+    rent_prior_weight: float = 2.0  # guess
+    """Each step away from the first rule counts as so many lost prices at first. Higher: learnt later."""
+    rent_half_life: float = 500.0  # guess
+    """Examples (prefixes) after which what was learnt counts half. Higher: surer, and slower to follow."""
+    rent_ledger_max: int = 10_000
+    """Prefixes whose rents are remembered; the least recently used go. About 200 bytes each."""
     prior_prefill_tokens_per_s: float = 1000.0  # guess
     """Used until a rate has been measured."""
     prior_decode_tokens_per_s: float = 30.0  # guess
@@ -166,10 +199,14 @@ class RequestConfig(Section):
     """Targets tried, the own engine included; it is always the last."""
     retry_share: float = 0.1  # Google SRE book, "handling overload"
     """Retries on other peers, as a share of recent requests; beyond it the own engine serves."""
+    drain_s: float = 8.0  # guess: `docker stop` kills after 10 s
+    """A node that is asked to leave waits so long for what it is at work on. Higher: fewer cut streams."""
     queued_per_slot_max: int = 16  # guess
     """A forwarded request is refused beyond this queue, a client's beyond four times it."""
     probe_interval_s: float = 15.0  # guess
     """A peer whose round trip was not measured for this long is asked."""
+    probes_per_s_max: float = 10.0  # guess: about 1 % of a core
+    """What a node asks all its peers together. Lower: in a large swarm, round trips are known later."""
     decisions_kept: int = 2048  # guess
     """The ring behind `peerinfer why`; about 1 kB each."""
 
@@ -193,8 +230,20 @@ class OverlayConfig(Section):
     """Kept-open request streams per peer; further ones are closed after use."""
     streams_per_peer_max: int = 128  # measured: the 257th of a connection blocks silently
     """Calls to one peer at once; beyond it a call waits for a stream."""
+    network_delay_s: float = 0.0
+    """Δ_comm for experiments on one machine: all that arrives is handed on so much later. 0: never."""
+    network_jitter_s: float = 0.0
+    """That delay varies by so much in either direction; not more than the delay itself."""
     gossip_per_peer_per_s_max: float = 30.0  # guess
     """A peer that publishes more is disconnected."""
+    gossip_passed_on_per_peer_per_s_max: float = 200.0  # guess: five times what all nodes publish together
+    """Messages of the topic's mesh that one peer may send, whoever wrote them; beyond it is disconnected."""
+    streams_opened_per_peer_per_s_max: float = 50.0  # measured: 4.5 ms of CPU each
+    """New streams beyond this are reset. Lower: calls fail that come in waves, and want streams anew."""
+    lookups_per_peer_per_s_max: float = 10.0  # measured: 10 ms of CPU each; a new link asks four times
+    """Questions for peers beyond this end their stream."""
+    requests_per_peer_per_s_max: float = 500.0  # guess: what a few fast engines take
+    """Requests and questions for the wait; beyond this their stream ends."""
     allow_peers: tuple[str, ...] = ()
     """Peer ids; if there are any, no other peer is let in, dialled or heard."""
     deny_peers: tuple[str, ...] = ()
@@ -268,6 +317,8 @@ class HttpConfig(Section):
     """A defaulted port moves on to the next free one; a port that was asked for does not."""
     body_bytes_max: int = 4 * 1024 * 1024  # guess
     """A longer body gets 413. The same bytes travel on the wire, so this bounds frames too."""
+    connections_max: int = 512  # guess: half of the usual limit of open files; the overlay needs the rest
+    """A connection beyond this is answered 503 and closed; a connection has one request at a time."""
     allow_overrides: bool = False
     """Honour `x-peerinfer-policy` and `x-peerinfer-target`."""
     api_key: str = field(default="", repr=False)
@@ -282,6 +333,29 @@ class HttpConfig(Section):
         Section.__post_init__(self)
         if self.api_key and not API_KEY.fullmatch(self.api_key):
             raise ValueError("api_key: allowed are 1 to 512 printable ASCII characters without spaces")
+
+
+BOUNDS: Mapping[str, str] = {
+    "http.body_bytes_max": "a body is in memory as long as its request lives, and travels in one frame",
+    "http.connections_max": "a client's request has a connection of its own: so many requests at once",
+    "request.queued_per_slot_max": "who waits longer than a client does occupies memory for nobody",
+    "request.attempts_max": "each target tried is work for the swarm",
+    "request.continuations_max": "an answer that kills engines must end",
+    "request.deadline_s": "a request that nobody ends",
+    "request.decisions_kept": "the ring behind `peerinfer why`",
+    "engine.context_tokens": "prompt and answer: longer prompts are refused where they come in",
+    "engine.cache_tokens": "the KV cache, and the own tree with it",
+    "overlay.streams_per_peer_max": "the 257th stream of a connection blocks silently",
+    "overlay.idle_streams_per_peer_max": "kept-open streams cost memory on both sides",
+    "overlay.gossip_per_peer_per_s_max": "5 ms of CPU per message",
+    "overlay.dials_per_s_max": "addresses come from strangers",
+    "anti_entropy.snapshot_bytes_max": "the topic loses longer messages silently: so many pages per estimate",
+    "anti_entropy.estimates_bytes_max": "all estimates together",
+    "anti_entropy.peers_max": "peers, and marks of forgotten ones",
+    "anti_entropy.messages_per_s_max": "gossip saturates a core at 80 messages a second",
+}
+"""Everything that clients or peers could make grow without end, by the setting that bounds it, and why. What
+is no setting is a limit of the protocol (docs/protocol.md): ids and names, addresses, frames, streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
-from peerinfer.config import MAY_BE_ZERO, RANGES, Config, HttpConfig
+from peerinfer.config import BOUNDS, MAY_BE_ZERO, RANGES, Config, HttpConfig
 from peerinfer.overlay.topic import GOSSIP_BYTES_MAX
 
 NUMBERS = [
@@ -16,6 +17,23 @@ NUMBERS = [
     for each in fields(getattr(Config(), section.name))
     if type(each.default) in (int, float)
 ]
+
+
+def test_every_bound_is_a_setting() -> None:
+    settings = {f"{section}.{name}" for section, name, _ in NUMBERS}
+    assert set(BOUNDS) <= settings
+
+
+def test_the_document_lists_every_bound() -> None:
+    """Name, default and reason, as docs/operations.md has them."""
+    document = (Path(__file__).parents[1] / "docs" / "operations.md").read_text(encoding="utf-8")
+    defaults = {f"{section}.{name}": default for section, name, default in NUMBERS}
+    missing = [
+        line
+        for name, why in BOUNDS.items()
+        if (line := f"| `{name}` | {defaults[name]:,} | {why} |") not in document
+    ]
+    assert not missing
 
 
 @pytest.mark.parametrize(("section", "name", "default"), NUMBERS)

@@ -43,14 +43,14 @@ def render(body: Mapping[str, object]) -> str | None:
     if isinstance(prompt, str):
         return prompt
     messages = body.get("messages")
-    if not isinstance(messages, list) or body.get("tools") or body.get("continue_final_message"):
+    if not isinstance(messages, list) or body.get("tools"):
         return None
     pieces = []
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
             return None
         pieces.append(f"{message['role']} {message['content']} ")
-    return "".join(pieces) + "assistant"
+    return "".join(pieces) + ("" if body.get("continue_final_message") else "assistant")
 
 
 def make_model(directory: Path) -> Path:

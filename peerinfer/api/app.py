@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from peerinfer.api.access import CHALLENGE, KeyPolicy
 from peerinfer.api.completions import Completions
 from peerinfer.api.errors import BadRequestError, ErrorResponse, internal_error
+from peerinfer.api.events import events_routes
+from peerinfer.api.metrics import metrics_routes
 from peerinfer.api.models import model_routes
 from peerinfer.api.ports import Serving
 from peerinfer.api.security import HostPolicy
@@ -34,6 +36,8 @@ ENDPOINTS = (
     "GET /peerinfer/v1/status",
     "GET /peerinfer/v1/peers",
     "GET /peerinfer/v1/requests/{id}",
+    "GET /peerinfer/v1/events",
+    "GET /metrics",
     "GET /healthz",
     "GET /readyz",
 )
@@ -54,6 +58,8 @@ def build_app(node: Serving, config: HttpConfig, hosts: HostPolicy) -> ASGIApp:
             *(Route(path, app, methods=["POST"]) for path, app in completions.items()),
             *model_routes(node),
             *status_routes(node),
+            *events_routes(node),
+            *metrics_routes(node),
             Route("/", index),
         ],
         exception_handlers={HTTPException: _no_such_route, Exception: _bug},

@@ -36,10 +36,15 @@ class ClientSocket:
 
     async def receive(self) -> bytes:
         """The next bytes; empty once the client has closed its side, or is gone."""
-        try:
-            return bytes(await self._stream.receive_some(READ_BYTES))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return b""
+        while True:
+            try:
+                # A request is hardly ever there already: trio's own way would try, fail, and then wait.
+                await trio.lowlevel.wait_readable(self._socket)
+                return os.read(self._socket.fileno(), READ_BYTES)
+            except BlockingIOError:
+                continue
+            except (trio.ClosedResourceError, OSError):
+                return b""
 
     async def send(self, data: bytes) -> None:
         """Send everything; a client that cannot be sent to is given up.

@@ -26,6 +26,7 @@ from peerinfer.api.errors import (
     error_json,
     internal_error,
 )
+from peerinfer.api.event_writer import EventWriter
 from peerinfer.api.ports import Serving
 from peerinfer.api.security import check_content_type
 from peerinfer.api.validate import check_body, include_usage
@@ -80,11 +81,14 @@ class Completions:
         incoming = Incoming(
             id=request_id, endpoint=self._endpoint, raw=raw, body=body, policy=policy, target=target
         )
-        exchange = Exchange(self._node, incoming, headers, send)
+        with self._node.at_work():
+            await self._answer(incoming, headers, receive, send)
+
+    async def _answer(self, incoming: Incoming, headers: Headers, receive: Receive, send: Send) -> None:
         last = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_on_disconnect, receive, nursery.cancel_scope)
-            last = await exchange.run()
+            nursery.start_soon(cancel_on_disconnect, receive, nursery.cancel_scope)
+            last = await Exchange(self._node, incoming, headers, send, nursery).run()
             nursery.cancel_scope.cancel()
         if last is not None:
             if last.start is not None:
@@ -130,7 +134,7 @@ def request_headers(request_id: str) -> Headers:
     return [(b"x-peerinfer-request-id", value), (b"x-request-id", value)]
 
 
-async def _cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
+async def cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
     while (await receive())["type"] == "http.request":
         pass
     scope.cancel()
@@ -139,12 +143,17 @@ async def _cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> No
 class Exchange:
     """One request that the node answers, streamed or whole."""
 
-    def __init__(self, node: Serving, incoming: Incoming, headers: Headers, send: Send) -> None:
+    def __init__(
+        self, node: Serving, incoming: Incoming, headers: Headers, send: Send, nursery: trio.Nursery
+    ) -> None:
+        """The nursery is around the exchange, and ends with it."""
         self._node = node
         self._incoming = incoming
         self._headers = headers
         self._send = send
-        self._begun = False
+        self._nursery = nursery
+        self._writer: EventWriter | None = None
+        """Once a stream has begun."""
 
     async def run(self) -> Last:
         """Everything but the end of the response, which is returned; never raises an `Exception`."""
@@ -158,18 +167,19 @@ class Exchange:
                     else:
                         last = await self._whole(reply)
                 except RequestError as error:
-                    last = self._failed(error)
+                    last = await self._failed(error)
         except RequestError as error:
-            last = self._failed(error)
+            last = await self._failed(error)
         except Exception:
             log.exception("request=%s failed by a bug", self._incoming.id)
-            last = self._failed(internal_error())
+            last = await self._failed(internal_error())
         return last
 
     async def _stream(self, reply: Reply) -> Last:
         start = {"type": "http.response.start", "status": 200, "headers": [*SSE_HEADERS, *self._headers]}
         await self._send(start)
-        self._begun = True
+        writer = self._writer = EventWriter(self._send_piece)
+        self._nursery.start_soon(writer.run)
         previous: bytes | None = None
         end: End | None = None
         async for item in reply.chunks:
@@ -177,18 +187,21 @@ class Exchange:
                 if item.whole:
                     raise bad_chunk("it is no piece but a whole answer")
                 previous = item.sse_json
-                await self._send({"type": "http.response.body", "body": sse(previous), "more_body": True})
+                await writer.write(sse(previous))
             else:
                 end = item
         if end is None:
             raise broken_off()
         if not include_usage(self._incoming.body) or has_usage(previous):
-            return Last(None, DONE)
+            return Last(None, await writer.rest() + DONE)
         usage = usage_json(end.usage, end.cached_tokens)
         chunk = usage_chunk(
             self._incoming.endpoint, previous, usage, request_id=self._incoming.id, model=self._model
         )
-        return Last(None, sse(chunk) + DONE)
+        return Last(None, await writer.rest() + sse(chunk) + DONE)
+
+    async def _send_piece(self, events: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def _whole(self, reply: Reply) -> Last:
         pieces = Assembler(self._incoming.endpoint, request_id=self._incoming.id, model=self._model)
@@ -211,11 +224,11 @@ class Exchange:
         ]
         return Last({"type": "http.response.start", "status": 200, "headers": headers}, body)
 
-    def _failed(self, error: RequestError) -> Last:
+    async def _failed(self, error: RequestError) -> Last:
         """An error as a response of its own, or as the last event of a stream; no `[DONE]` follows it."""
         body = error_json(error)
-        if self._begun:
-            return Last(None, b"data: " + body + b"\n\n")
+        if self._writer is not None:
+            return Last(None, await self._writer.rest() + b"data: " + body + b"\n\n")
         headers = error_headers(error, body, self._headers)
         return Last({"type": "http.response.start", "status": error.status, "headers": headers}, body)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
 from peerinfer.core.types import PeerId
+from peerinfer.node.events import Events
 from peerinfer.node.reply import Incoming, Reply
+from peerinfer.node.totals import Totals
 
 
 class Serving(Protocol):
@@ -27,6 +29,10 @@ class Serving(Protocol):
         over the reply's chunks when the answer breaks off.
         """
 
+    def at_work(self) -> AbstractContextManager[None]:
+        """A client's request is in progress within this block, to the last byte of its response; a node that
+        leaves gracefully waits for that."""
+
     def models(self) -> list[str]:
         """The names under which completions are answered."""
 
@@ -38,6 +44,12 @@ class Serving(Protocol):
 
     def decision(self, request_id: str) -> dict[str, object] | None:
         """The body of `/peerinfer/v1/requests/{id}` (docs/schema/decision.json); None if it is not kept."""
+
+    def totals(self) -> Totals:
+        """What clients' requests came to, for `/metrics`."""
+
+    def events(self) -> Events:
+        """What happens from now on (docs/schema/events.json)."""
 
     def dropped_http(self, reason: str) -> None:
         """What a client sent was refused for what it is, before it became a request of the node's: count it.

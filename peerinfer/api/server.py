@@ -29,8 +29,6 @@ PORTS_TRIED = 64  # guess
 """How far a defaulted port moves on."""
 
 BACKLOG = 256  # guess
-CONNECTIONS_MAX = 512  # guess: half of the usual limit of open files; the overlay needs the rest
-"""A connection beyond this is answered 503 and closed."""
 
 TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -140,12 +138,13 @@ class _Server:
 
     def __init__(self, node: Serving, config: HttpConfig, hosts: HostPolicy) -> None:
         self._app = build_app(node, config, hosts)
+        self._connections_max = config.connections_max
         self._on_garbage = partial(node.dropped_http, "not_http")
         self._open = 0
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """One connection from its first byte to its end; whatever fails on it ends here."""
-        if self._open >= CONNECTIONS_MAX:
+        if self._open >= self._connections_max:
             await _turn_away(stream)
             return
         self._open += 1

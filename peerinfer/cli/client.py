@@ -167,6 +167,37 @@ class NodeClient:
         answer.duration_s = time.perf_counter() - started
         return answer
 
+    async def complete(
+        self,
+        tokens: Sequence[int],
+        *,
+        model: str,
+        max_tokens: int,
+        policy: str | None = None,
+        target: str | None = None,
+    ) -> Answer:
+        """The whole answer to a prompt of token ids, greedily decoded. Raises `NodeError`."""
+        body = {"model": model, "prompt": list(tokens), "max_tokens": max_tokens, "temperature": 0}
+        wanted = {"x-peerinfer-policy": policy, "x-peerinfer-target": target}
+        headers = {name: value for name, value in wanted.items() if value is not None}
+        answer = Answer()
+        started = time.perf_counter()
+        try:
+            response = await self._http.post(
+                f"{self.url}/v1/completions",
+                json=body | {"ignore_eos": True},
+                headers=headers,
+                timeout=_CONNECT_ONLY,
+            )
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        answer.duration_s = time.perf_counter() - started
+        if not response.is_success:
+            raise NodeError(_refusal(response))
+        _read_headers(answer, response.headers)
+        _read_usage(answer, _object(response))
+        return answer
+
     async def _get(self, path: str) -> httpx.Response:
         try:
             response = await self._http.get(f"{self.url}{path}", timeout=STATUS_TIMEOUT_S)
@@ -258,12 +289,16 @@ def _read_event(answer: Answer, event: dict[str, Any]) -> str:
     error = event.get("error")
     if isinstance(error, dict):
         raise NodeError(f"the answer broke off: {error.get('message', 'error')}")
-    usage = event.get("usage")
+    _read_usage(answer, event)
+    choices = event.get("choices") or [{}]
+    content = (choices[0].get("delta") or {}).get("content")
+    return content if isinstance(content, str) else ""
+
+
+def _read_usage(answer: Answer, said: dict[str, Any]) -> None:
+    usage = said.get("usage")
     if isinstance(usage, dict):
         answer.prompt_tokens = usage.get("prompt_tokens")
         answer.completion_tokens = usage.get("completion_tokens")
         details = usage.get("prompt_tokens_details") or {}
         answer.cached_tokens = details.get("cached_tokens")
-    choices = event.get("choices") or [{}]
-    content = (choices[0].get("delta") or {}).get("content")
-    return content if isinstance(content, str) else ""

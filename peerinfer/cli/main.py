@@ -6,13 +6,17 @@ import click
 
 from peerinfer import __version__
 from peerinfer.cli.bootstrap import bootstrap
+from peerinfer.cli.calibrate import calibrate
 from peerinfer.cli.demo import demo
 from peerinfer.cli.errors import OneLineGroup
+from peerinfer.cli.experiment import experiment
 from peerinfer.cli.invite import invite
 from peerinfer.cli.key import key
 from peerinfer.cli.model import model
 from peerinfer.cli.serve import join, serve
 from peerinfer.cli.show import ask, peers, status
+from peerinfer.cli.top import top
+from peerinfer.cli.why import why
 
 
 @click.group(
@@ -27,7 +31,24 @@ def peerinfer() -> None:
     """
 
 
-for command in (serve, join, bootstrap, demo, ask, status, peers, model, key, invite):
+_COMMANDS = (
+    serve,
+    join,
+    bootstrap,
+    invite,
+    key,
+    demo,
+    experiment,
+    calibrate,
+    ask,
+    status,
+    peers,
+    top,
+    why,
+    model,
+)
+
+for command in _COMMANDS:
     peerinfer.add_command(command)
 
 

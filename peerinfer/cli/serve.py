@@ -113,9 +113,10 @@ async def _run(
     options: NodeOptions, config: Config, why: str | None, data_dir: Path, listening: socket.socket
 ) -> None:
     async with (
-        until_stopped(stdin=options.until_stdin_closes),
+        until_stopped(stdin=options.until_stdin_closes) as stopping,
         _peer(options, config, data_dir, listening) as peer,
     ):
+        stopping.drain = peer.node.drain
         if why is not None:
             log.info("engine=%s because %s", config.engine.kind, why)
         status = peer.node.status()

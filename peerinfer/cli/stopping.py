@@ -1,7 +1,9 @@
 """How a command that runs for long is stopped: a signal, or the end of its stdin.
 
-Stopping is orderly (peers are told, the engine is let go) but never takes long: whatever has not ended by
-`STOP_S` is left to the operating system.
+SIGTERM is how service managers and containers stop a process: what is in progress may come to its end first.
+Ctrl-C, a hang-up and the end of stdin come from somebody who waits: they stop at once. Stopping itself is
+orderly (peers are told, the engine is let go) but never takes long: whatever has not ended by `STOP_S` is
+left to the operating system.
 """
 
 from __future__ import annotations
@@ -9,15 +11,26 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import trio
 
 from peerinfer.cli.errors import CommandError, end_interrupted_line
 
 STOP_S = 2.5
-"""From the first signal to the end of the process, at most."""
+"""From the first signal, or the end of draining, to the end of the process, at most."""
+
+
+@dataclass(slots=True)
+class Stopping:
+    """What a command does when it is told to stop."""
+
+    block: trio.CancelScope = field(default_factory=trio.CancelScope)
+    drain: Callable[[], Awaitable[None]] | None = None
+    """On SIGTERM this comes first."""
+    asked: bool = False
 
 
 def signals_that_stop() -> list[signal.Signals]:
@@ -27,27 +40,37 @@ def signals_that_stop() -> list[signal.Signals]:
 
 
 @asynccontextmanager
-async def until_stopped(*, stdin: bool) -> AsyncIterator[None]:
+async def until_stopped(*, stdin: bool) -> AsyncIterator[Stopping]:
     """Run the block until a signal comes, or, with `stdin`, until that ends; then cancel and leave it."""
+    stopping = Stopping()
     async with trio.open_nursery() as nursery:
-        with trio.CancelScope() as block:
-            nursery.start_soon(_stop_on_signal, block)
+        with stopping.block:
+            nursery.start_soon(_stop_on_signal, stopping, nursery)
             if stdin:
-                nursery.start_soon(_stop_on_stdin_end, block)
-            yield
+                nursery.start_soon(_stop_on_stdin_end, stopping)
+            yield stopping
         nursery.cancel_scope.cancel()
 
 
-async def _stop_on_signal(block: trio.CancelScope) -> None:
+async def _stop_on_signal(stopping: Stopping, nursery: trio.Nursery) -> None:
     with trio.open_signal_receiver(*signals_that_stop()) as signals:
-        async for _ in signals:
-            if block.cancel_called:
+        async for received in signals:
+            if stopping.asked:
                 os._exit(0)  # who asks twice is in a hurry
+            stopping.asked = True
             end_interrupted_line()
-            _stop(block)
+            if received == signal.SIGTERM and stopping.drain is not None:
+                nursery.start_soon(_drain, stopping, stopping.drain)
+            else:
+                _stop(stopping.block)
 
 
-async def _stop_on_stdin_end(block: trio.CancelScope) -> None:
+async def _drain(stopping: Stopping, drain: Callable[[], Awaitable[None]]) -> None:
+    await drain()
+    _stop(stopping.block)
+
+
+async def _stop_on_stdin_end(stopping: Stopping) -> None:
     try:
         while True:
             await trio.lowlevel.wait_readable(0)
@@ -57,7 +80,7 @@ async def _stop_on_stdin_end(block: trio.CancelScope) -> None:
         raise CommandError(
             "--until-stdin-closes wants a pipe as stdin, kept open by who started it"
         ) from None
-    _stop(block)
+    _stop(stopping.block)
 
 
 def _stop(block: trio.CancelScope) -> None:

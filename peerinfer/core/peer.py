@@ -12,7 +12,8 @@ from enum import StrEnum
 from math import inf
 
 from peerinfer.config import Config
-from peerinfer.core.cost_model import slot_wait_s
+from peerinfer.core.breaker import Breaker
+from peerinfer.core.cost_model import wait_s
 from peerinfer.core.estimate import Estimate
 from peerinfer.core.failure_detector import FailureDetector
 from peerinfer.core.types import Load, NodeState, PeerId
@@ -20,9 +21,6 @@ from peerinfer.core.types import Load, NodeState, PeerId
 ROUND_TRIPS_KEPT = 6  # guess
 """The round trip is the least of so many last samples. Higher: less noise, and a path that became longer
 is believed later."""
-SHUN_S_MAX = 60.0  # guess
-"""The longest time for which a peer that fails again and again is left alone."""
-_DOUBLINGS_MAX = 16
 
 
 class PeerStatus(StrEnum):
@@ -62,7 +60,11 @@ class PeerRecord:
     unsettled_tokens: int
     """Uncached tokens that this node forwarded and that `load` does not tell of yet."""
     paused_until: float
-    """In the past unless the peer asked for a pause or refused."""
+    """In the past unless the peer asked for a pause, refused or failed."""
+    failures: int
+    """Of requests in a row."""
+    open_until: float
+    """Its circuit breaker: until then it gets no request for them (core/breaker.py)."""
     reuse_tokens: int
 
 
@@ -73,14 +75,15 @@ class Peer:
         "_config",
         "_round_trips",
         "addrs",
-        "ahead_tokens",
+        "breaker",
+        "busy_until",
         "confirmed_at",
         "detector",
         "detour_s",
         "estimate",
-        "failures",
         "incarnation",
         "load",
+        "load_at",
         "load_seq",
         "pages",
         "paused_until",
@@ -91,8 +94,6 @@ class Peer:
         "reuse_tokens",
         "round_trip_s",
         "seq",
-        "shunned_until",
-        "slot_wait_s",
         "state",
         "unsettled_tokens",
         "usable_from",
@@ -107,8 +108,7 @@ class Peer:
         self.addrs: tuple[str, ...] = ()
         self.round_trip_s: float | None = None
         self.unsettled_tokens = 0
-        self.failures = 0
-        """Of requests in a row."""
+        self.breaker = Breaker()
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS_KEPT)
         self._config = config.routing
         self.renew(incarnation)
@@ -119,11 +119,12 @@ class Peer:
         self.seq = -1
         self.load_seq = -1
         self.load = Load()
+        self.load_at = -inf
+        """When the load was as told, as far as we know."""
         self.state = NodeState.ALIVE
         self.paused_until = -inf
         """As the peer asked; its next message may say otherwise."""
-        self.shunned_until = -inf
-        """As we decided, because it did not answer."""
+        self.breaker.restarted()
         self.reuse_tokens = 1
         self.pages = 0
         self.confirmed_at: float | None = None
@@ -134,14 +135,20 @@ class Peer:
         rate = self.load.prefill_tokens_per_s
         self.prefill_s_per_token = 1.0 / rate if rate else 0.0
         """0 is not measured yet."""
-        self.ahead_tokens = self.load.queued_prefill_tokens + self.unsettled_tokens
-        self.recent_tokens = self.load.recent_prefill_tokens + self.ahead_tokens
-        self.slot_wait_s = slot_wait_s(self.load, self._config)
+        ahead_tokens = self.load.queued_prefill_tokens + self.unsettled_tokens
+        self.recent_tokens = self.load.recent_prefill_tokens + ahead_tokens
+        self.busy_until = self.load_at + wait_s(self.load, self._config)
+        """When the work that it told of is done: told waits shrink while we hear nothing new."""
         measured = self.round_trip_s
         self.detour_s = self._config.prior_round_trip_s if measured is None else measured
         ready = self.state is NodeState.ALIVE
-        self.usable_from = max(self.paused_until, self.shunned_until) if ready else inf
+        self.usable_from = max(self.paused_until, self.breaker.open_until) if ready else inf
         """A target from this time on, and before `detector.suspect_at`."""
+
+    def told_load(self, load: Load, *, seq: int, now: float) -> None:
+        """Take over a load that has just come in; it is half a round trip old. `weigh` has to follow."""
+        self.load, self.load_seq = load, seq
+        self.load_at = now - (self.round_trip_s or 0.0) / 2.0
 
     def observe_round_trip(self, seconds: float) -> None:
         """Take in a measured round trip. What is slow about it is mostly a busy machine, hence the least."""
@@ -149,18 +156,19 @@ class Peer:
         self.round_trip_s = min(self._round_trips)
         self.weigh()
 
-    def failed(self, *, wait_s: float, now: float) -> None:
+    def failed(self, *, shun_s: float, now: float) -> None:
         """A request failed there: leave the peer alone, each time in a row for twice as long."""
-        wait_s *= 2 ** min(self.failures, _DOUBLINGS_MAX)
-        self.shunned_until = max(self.shunned_until, now + min(wait_s, SHUN_S_MAX))
-        self.failures += 1
+        self.breaker.failed(open_s=shun_s, now=now)
         self.weigh()
+
+    def tried(self, *, within_s: float, now: float) -> None:
+        """A request is on its way there; one of a peer that failed before keeps the others away."""
+        if self.breaker.tried(within_s=within_s, now=now):
+            self.weigh()
 
     def succeeded(self) -> None:
         """It served a request, or is connected anew: whatever failed before is over."""
-        if self.failures:
-            self.failures = 0
-            self.shunned_until = -inf
+        if self.breaker.succeeded():
             self.weigh()
 
     def status(self, *, now: float) -> PeerStatus:
@@ -190,6 +198,8 @@ class Peer:
             round_trip_s=self.round_trip_s,
             load=self.load,
             unsettled_tokens=self.unsettled_tokens,
-            paused_until=max(self.paused_until, self.shunned_until),
+            paused_until=max(self.paused_until, self.breaker.open_until),
+            failures=self.breaker.failures,
+            open_until=self.breaker.open_until,
             reuse_tokens=self.reuse_tokens,
         )

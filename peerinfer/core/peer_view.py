@@ -100,6 +100,10 @@ class PeerView:
         """All known peers, by id."""
         return [self._peers[peer].record() for peer in sorted(self._peers)]
 
+    def __contains__(self, peer: PeerId) -> bool:
+        """Whether anything is known of a peer."""
+        return peer in self._peers
+
     def __len__(self) -> int:
         """Known peers."""
         return len(self._peers)
@@ -163,7 +167,7 @@ class PeerView:
         known = self._in_life(peer, incarnation)
         if known is None or seq < known.load_seq:
             return
-        known.load, known.load_seq = load, seq
+        known.told_load(load, seq=seq, now=now)
         known.detector.heard(now=now)
         known.weigh()
 
@@ -182,7 +186,7 @@ class PeerView:
         twice as long each further time, until it serves one or is connected anew."""
         known = self._peers.get(peer)
         if known is not None:
-            known.failed(wait_s=wait_s, now=now)
+            known.failed(shun_s=wait_s, now=now)
 
     def answered(self, peer: PeerId) -> None:
         """The peer served a request, or is connected anew."""
@@ -204,6 +208,12 @@ class PeerView:
         """
         if peer == self.me or peer in self._peers:
             self._add_unsettled(peer, uncached_tokens)
+
+    def tried(self, peer: PeerId, *, within_s: float, now: float) -> None:
+        """A request is being sent there; if the peer failed before, nobody else tries it within this time."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.tried(within_s=within_s, now=now)
 
     def settled(self, peer: PeerId, uncached_tokens: int) -> None:
         """What `forwarded` added is in the load that the peer (or our engine) tells, or will never come."""
@@ -283,7 +293,7 @@ class PeerView:
         known.pages = snapshot.pages
         known.detector.heard(now=now, next_within_s=snapshot.next_within_s)
         if snapshot.seq > known.load_seq:
-            known.load, known.load_seq = snapshot.load, snapshot.seq
+            known.told_load(snapshot.load, seq=snapshot.seq, now=now)
         known.paused_until = -inf
         if snapshot.paused_for_s > 0.0:
             known.paused_until = resume_at(

@@ -23,6 +23,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
+from peerinfer.core.evictions import Evictions
 from peerinfer.core.types import PageKey
 
 HIDDEN_SLACK = 2
@@ -68,7 +69,10 @@ class RadixTree:
         self.capacity_pages = capacity_pages
         self.version = 0
         """Rises with every change of the visible pages, and never falls."""
+        self.evictions = Evictions(pages_max=capacity_pages)
         self._media: dict[str, int] = {}
+        self._now = -math.inf
+        """The latest use; what goes is as old as it was last used before that."""
         self._empty()
 
     # Reads
@@ -111,6 +115,7 @@ class RadixTree:
         """
         if not keys:
             return
+        self._now = max(self._now, now)
         bit = self._media.setdefault(medium, 1 << len(self._media))
         above = self._root if parent is None else self._find(parent) or self._new(parent, now)
         fresh, changed = False, False
@@ -121,6 +126,7 @@ class RadixTree:
                 page.media |= bit
                 if page.depth == _HIDDEN and above.depth != _HIDDEN:
                     self._reveal(page)
+                    self.evictions.came(key)
                     changed = True
                 above = page
         finally:
@@ -154,6 +160,7 @@ class RadixTree:
 
     def touch(self, keys: Sequence[PageKey], *, now: float) -> None:
         """Mark what is here of a prompt as used."""
+        self._now = max(self._now, now)
         if matched := self.match_prefix(keys):
             self._use(self._visible[keys[matched - 1]], now)
 
@@ -252,6 +259,7 @@ class RadixTree:
         """No medium holds this page any more; returns whether it was visible."""
         was_visible = page.depth != _HIDDEN
         if was_visible:
+            self.evictions.left(page.key, unused_s=self._now - page.last_used)
             self._hide(page)
         self._prune(page)
         return was_visible

@@ -19,6 +19,7 @@ from peerinfer.core.cost_model import slot_wait_s, transfer_s
 from peerinfer.core.peer import Peer, PeerStatus
 from peerinfer.core.peer_view import PeerView
 from peerinfer.core.policies import POLICIES, TARGETS_MAX, Candidate, Situation
+from peerinfer.core.rent import RentLedger, Tenancy
 from peerinfer.core.types import Load, PageKey, PeerId
 
 __all__ = ["Candidate", "OwnState", "Prompt", "Ranking", "rank"]
@@ -56,6 +57,8 @@ class Ranking:
     skipped: tuple[tuple[PeerId, str], ...]
     """Peers that must not be forwarded to now, by id, each with the reason."""
     reason: str
+    tenancy: Tenancy | None = None
+    """What the decision had to rent or to buy, for the ledger (`note`)."""
 
 
 def rank(
@@ -69,12 +72,13 @@ def rank(
     turn: int,
     draw: float,
     target: PeerId | None = None,
+    rents: RentLedger | None = None,
 ) -> Ranking:
     """The targets for a request. Raises ValueError for an unknown policy.
 
     `target` overrides the policy: that node or, if it cannot be forwarded to, nobody. `turn` counts
     requests and `draw` is uniform in [0, 1): what round-robin and random need, since the core has neither
-    memory nor randomness of its own.
+    memory nor randomness of its own. Without `rents` the policy `cost` always takes what is cheaper now.
     """
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
@@ -88,12 +92,16 @@ def rank(
     if target is not None:
         wanted = tuple(option for option in options if option.peer == target)
         return Ranking(targets=wanted, skipped=_reasons(skipped, now), reason="the client chose the target")
+    tenancy = None
+    if policy == "cost" and rents is not None and own.ready:
+        tenancy = weighing.tenancy(mine, options, rents, now=now)
     chosen, reason = POLICIES[policy](
         Situation(
             options=options,
             mine=mine,
             ready=own.ready,
             prompt_tokens=prompt.tokens,
+            tenancy=tenancy,
             config=config,
             turn=turn,
             draw=draw,
@@ -105,6 +113,7 @@ def rank(
         targets=tuple(chosen),
         skipped=_reasons(skipped, now),
         reason=reason,
+        tenancy=tenancy,
     )
 
 
@@ -153,7 +162,9 @@ class _Weighing:
                 expected -= expected % peer.reuse_tokens
             s_per_token = peer.prefill_s_per_token or own_s_per_token
             prefill_s = (tokens - expected) * s_per_token
-            wait_s = peer.slot_wait_s + peer.ahead_tokens * s_per_token
+            wait_s = peer.unsettled_tokens * s_per_token
+            if peer.busy_until > now:
+                wait_s += peer.busy_until - now
             rtt_s = peer.detour_s
             cost_s = rtt_s + sent_s + wait_s + prefill_s
             age_s = None if peer.confirmed_at is None else now - peer.confirmed_at
@@ -164,6 +175,35 @@ class _Weighing:
                 )
             )
         return options, skipped
+
+    def tenancy(
+        self, mine: Candidate, options: list[Candidate], rents: RentLedger, *, now: float
+    ) -> Tenancy | None:
+        """What there is to rent from the cheapest peer, to buy, or owned; None if there is no dilemma."""
+        best = min((option for option in options if option.away), default=None)
+        if best is None or not best.matched_pages:
+            return None
+        key = self._keys[best.matched_pages - 1]
+        missing = best.expected_cached_tokens - mine.expected_cached_tokens
+        price_s = missing * self._s_per_token
+        rent_s = best.cost_s - mine.cost_s + max(0.0, price_s)
+        if rent_s <= 0.0:
+            return None  # this node is so busy that forwarding costs nothing
+        if missing <= 0:
+            return Tenancy(key, rent_s, 0.0, True, False)
+        if rent_s >= price_s - self._config.forward_margin_s:
+            return None  # serving here is cheaper in any case
+        evictions = self._view.own.evictions
+        if self._config.rent_prices_evictions:
+            price_s *= 1.0 + evictions.missed_share
+        buys = rents.buys(
+            key,
+            rent_s=rent_s - (best.wait_s - mine.wait_s),  # waits come and go
+            price_s=price_s,
+            residence_s=evictions.residence_s,
+            now=now,
+        )
+        return Tenancy(key, rent_s, price_s, False, buys)
 
 
 def _reasons(skipped: list[Peer], now: float) -> tuple[tuple[PeerId, str], ...]:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import jinja2
 import trio
 
+from peerinfer.core.refusals import context_length_exceeded
 from peerinfer.core.types import Endpoint, RequestError
 from peerinfer.engine.chat_template import ChatTemplate
 from peerinfer.engine.llama import Model
-from peerinfer.engine.openai_body import ChatPrompt, TextPrompt, context_length_exceeded, read_prompt
+from peerinfer.engine.openai_body import ChatPrompt, TextPrompt, read_prompt
 from peerinfer.node.ports import EngineError
 
 _CHARS_ON_THE_SPOT = 8192  # measured: 4 ms; a longer text goes to a thread, where the GIL is released

@@ -81,4 +81,6 @@ class HfTokenizer:
             text.encode()
         except UnicodeEncodeError:
             return None  # half of a surrogate pair
-        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        # Without the places of the tokens in the text, which nobody needs here: a fifth faster.
+        (encoded,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        return tuple(encoded.ids)

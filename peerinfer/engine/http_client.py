@@ -13,6 +13,7 @@ one: the server was restarting, or had just closed it.
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -111,6 +112,8 @@ class Response:
 
     def __init__(self, connection: _Connection, status: int, headers: dict[bytes, bytes]) -> None:
         self.status = status
+        self.headers = headers
+        """Names in lower case."""
         self.kept = headers.get(b"connection", b"").lower() != b"close"
         """Whether the connection can be used again."""
         self.complete = False
@@ -240,7 +243,14 @@ class _Connection:
     async def fill(self) -> bool:
         """Read some more; False at the end. Raises `HttpError`."""
         try:
-            data = await self._stream.receive_some(READ_BYTES)
+            if self._socket is None:
+                data = await self._stream.receive_some(READ_BYTES)
+            else:
+                # An answer is hardly ever there already: trio's own way would try, fail, and then wait.
+                await trio.lowlevel.wait_readable(self._socket)
+                data = os.read(self._socket.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return True  # somebody else's wake-up; nothing came
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             raise HttpError("the connection broke") from None
         self.buffer += data

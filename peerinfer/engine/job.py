@@ -12,6 +12,9 @@ from peerinfer.engine.stream_chunk import FinishReason, StreamShape
 from peerinfer.engine.token_text import Released, TokenText
 from peerinfer.node.ports import EngineError
 
+IN_A_ROW_MAX = 64
+"""Pieces of an answer that are given without letting others run: some milliseconds' worth of relaying."""
+
 
 class Job:
     """A request's prompt, what is still to do for it, and the way to whoever reads the answer.
@@ -104,6 +107,7 @@ class Answer:
     def __init__(self, receive: trio.MemoryReceiveChannel[Chunk | End | Exception]) -> None:
         self._receive = receive
         self._over = False
+        self._in_a_row = 0
 
     def __aiter__(self) -> AsyncIterator[Chunk | End]:
         return self
@@ -112,13 +116,27 @@ class Answer:
         if self._over:
             raise StopAsyncIteration
         try:
-            item = await self._receive.receive()
+            item = await self._next()
         except trio.EndOfChannel:
             item = EngineError("the engine stopped before the answer was complete")
         self._over = not isinstance(item, Chunk)
         if isinstance(item, Exception):
             raise item
         return item
+
+    async def _next(self) -> Chunk | End | Exception:
+        """Without letting others run while there is more: what came together goes on together."""
+        if self._in_a_row < IN_A_ROW_MAX:
+            try:
+                item = self._receive.receive_nowait()
+            except trio.WouldBlock:
+                pass
+            else:
+                self._in_a_row += 1
+                await trio.lowlevel.checkpoint_if_cancelled()
+                return item
+        self._in_a_row = 0
+        return await self._receive.receive()
 
 
 class Refused:

@@ -151,17 +151,6 @@ def read_options(endpoint: Endpoint, body: Mapping[str, object]) -> Options:
     )
 
 
-def context_length_exceeded(endpoint: Endpoint, *, tokens: str, limit: int) -> RequestError:
-    """The error for a prompt that leaves no room for an answer; `tokens` says how many it has."""
-    param = "messages" if endpoint == "chat" else "prompt"
-    return RequestError(
-        f"this model's maximum context length is {limit} tokens, prompt and answer together, "
-        f"but the prompt has {tokens}",
-        code="context_length_exceeded",
-        param=param,
-    )
-
-
 def _read_chat(body: Mapping[str, object]) -> ChatPrompt:
     raw = body.get("messages")
     if not isinstance(raw, list) or not raw:

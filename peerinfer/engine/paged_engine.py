@@ -18,6 +18,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
+from peerinfer.core.refusals import context_length_exceeded
 from peerinfer.core.types import (
     CacheEvent,
     Chunk,
@@ -31,7 +32,7 @@ from peerinfer.core.types import (
 )
 from peerinfer.engine.job import Job, Refused
 from peerinfer.engine.measured_rate import MeasuredRate
-from peerinfer.engine.openai_body import context_length_exceeded, read_options, read_prompt
+from peerinfer.engine.openai_body import read_options, read_prompt
 from peerinfer.engine.page_cache import PageCache
 from peerinfer.engine.recent_count import RecentCount
 from peerinfer.engine.stream_chunk import StreamShape

@@ -11,28 +11,41 @@ pull at a time. Silence is the failure detector (§3.3); a node that was frozen 
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Protocol
+
 import trio
 
 from peerinfer.config import SNAPSHOT_BYTES_MAX
 from peerinfer.core.errors import WireError
 from peerinfer.core.fingerprint import ROLE_FIELD, Hello, decode_hello, differing_fields, encode_hello
 from peerinfer.core.peer_view import Applied
-from peerinfer.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from peerinfer.core.snapshot import Snapshot, encode_snapshot
 from peerinfer.core.types import NodeState, PeerId
 from peerinfer.node.context import Context, log
 from peerinfer.node.ports import PeerLostError
 
 TICK_S = 0.5
-"""How often silence is looked at."""
+"""How often a freeze of this node, and in a small swarm the silence of peers, is looked at."""
+LOOK_S_MAX = 5.0  # guess
+"""The longest between two looks at the silence of peers; decisions know of it at once, this tells people."""
 FROZEN_S = 1.0  # guess: loading a model holds the event loop for half a second
 """So late by its own clock, a node was frozen itself, and nobody else was silent."""
+
+
+class Decode(Protocol):
+    """Reads a message; a simulation, in which all nodes get the same bytes, reads them once."""
+
+    def __call__(self, payload: bytes, *, bytes_max: int) -> Snapshot:
+        """See `decode_snapshot`. Raises `WireError`."""
 
 
 class AntiEntropy:
     """Publishes this node's snapshots and keeps the estimates of its peers."""
 
-    def __init__(self, node: Context) -> None:
+    def __init__(self, node: Context, decode: Decode) -> None:
         self._node = node
+        self._decode = decode
         self._latest: dict[PeerId, bytes] = {}
         self._arrived = trio.Event()
         self._pulled_at: dict[PeerId, float] = {}
@@ -41,6 +54,8 @@ class AntiEntropy:
         self._published_version: tuple[int, int] | None = None
         self._published_at = -1e9
         self._published_mark: object = None
+        self._promised_s = 0.0
+        """What the last message said: the next one follows within this."""
 
     async def run(self) -> None:
         """Send, receive and watch until cancelled."""
@@ -64,8 +79,10 @@ class AntiEntropy:
         active = changed or self._mark() != self._published_mark
         self._published_version, self._published_at, self._published_mark = version, now, self._mark()
         self._rounds_without_tree = 0 if complete else self._rounds_without_tree + 1
-        promise = 2 * self._interval_s() if active else max(config.idle_interval_s, self._interval_s())
-        snapshot = self.snapshot(complete=complete, next_within_s=promise)
+        self._promised_s = (
+            2 * self._interval_s() if active else max(config.idle_interval_s, self._interval_s())
+        )
+        snapshot = self.snapshot(complete=complete, next_within_s=self._promised_s)
         await node.overlay.publish(encode_snapshot(snapshot, bytes_max=config.snapshot_bytes_max))
 
     def snapshot(self, *, complete: bool, next_within_s: float) -> Snapshot:
@@ -97,11 +114,10 @@ class AntiEntropy:
         )
 
     async def _publish_rounds(self) -> None:
-        config = self._node.config.anti_entropy
         while True:
             await self.publish()
             soonest = self._published_at + self._interval_s()
-            latest = self._published_at + max(config.idle_interval_s, self._interval_s())
+            latest = self._published_at + self._promised_s
             with trio.move_on_at(soonest):
                 await self._node.urgent.wait()
             while trio.current_time() < latest and not self._anything_new():
@@ -155,7 +171,7 @@ class AntiEntropy:
 
     def _apply(self, peer: PeerId, payload: bytes, *, kind: str) -> None:
         try:
-            snapshot = decode_snapshot(payload, bytes_max=SNAPSHOT_BYTES_MAX)
+            snapshot = self._decode(payload, bytes_max=SNAPSHOT_BYTES_MAX)
         except WireError as error:
             self._node.drop(kind, peer, str(error))
             return
@@ -182,8 +198,11 @@ class AntiEntropy:
                 nursery.start_soon(self._pull, peer)
 
     async def _pull(self, peer: PeerId) -> None:
-        node = self._node
+        node, wanted_at = self._node, trio.current_time()
         await trio.sleep(node.rng.uniform(0.0, 0.1))  # many may have noticed at once
+        known = node.view.get(peer)
+        if known is not None and (known.confirmed_at or 0.0) > wanted_at:
+            return  # its own message brought its tree meanwhile
         try:
             with trio.fail_after(node.config.request.accept_timeout_s):
                 payload = await node.overlay.pull(peer)
@@ -211,20 +230,23 @@ class AntiEntropy:
     # Silence
 
     async def _watch_silence(self) -> None:
-        due = trio.current_time() + TICK_S
+        due = look_at = trio.current_time() + TICK_S
         while True:
             await trio.sleep_until(due)
             now = trio.current_time()
             if now - due > FROZEN_S:
                 log.info("this node was frozen for %.1f s; all clocks restart", now - due)
                 self._node.view.restart_clocks(now=now)
-            self._log_changes()
-            self._pulled_at = {peer: at for peer, at in self._pulled_at.items() if at > now}
+            if now >= look_at:
+                self._log_changes()
+                self._pulled_at = {peer: at for peer, at in self._pulled_at.items() if at > now}
+                look_at = now + min(max(TICK_S, self._interval_s() / 2), LOOK_S_MAX)
             due = now + TICK_S
 
     def _log_changes(self) -> None:
         for change in self._node.view.expire(now=trio.current_time()):
             log.info("peer=%s state=%s", change.peer, change.status)
+            self._node.events.tell("peer", partial(dict, peer_id=change.peer, state=str(change.status)))
 
     async def say_goodbye(self) -> None:
         """Tell the peers that this node leaves, so that they stop forwarding before the link breaks."""

@@ -10,7 +10,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -19,13 +19,17 @@ from peerinfer.core.cost_model import wait_s
 from peerinfer.core.page_keys import PageHasher
 from peerinfer.core.peer_view import PeerStatus, PeerView
 from peerinfer.core.push_back import PushBack
+from peerinfer.core.rent import RentLedger
 from peerinfer.core.retry_budget import RetryBudget
 from peerinfer.core.router import OwnState
 from peerinfer.core.swarm_key import SwarmKey
-from peerinfer.core.types import EngineState, NodeState, PeerId
+from peerinfer.core.types import EngineState, Load, NodeState, PeerId
+from peerinfer.node.at_work import AtWork
 from peerinfer.node.cache_sync import CacheSync
-from peerinfer.node.decisions import Decisions
+from peerinfer.node.decisions import Decision, Decisions
+from peerinfer.node.events import Events
 from peerinfer.node.ports import Engine, Overlay, Tokenizer
+from peerinfer.node.totals import Totals
 
 log = logging.getLogger("peerinfer.node")
 
@@ -51,6 +55,8 @@ class Context:
     view: PeerView
     """Own tree: written by cache_sync. Estimates: by anti_entropy and, for optimistic inserts, by forward."""
     cache_sync: CacheSync
+    rents: RentLedger
+    """Written by request, at each decision."""
     decisions: Decisions
     retry_budget: RetryBudget
     push_back: PushBack
@@ -72,8 +78,13 @@ class Context:
     dropped: Counter[str] = field(default_factory=Counter)
     foreign: dict[PeerId, tuple[str, ...]] = field(default_factory=dict)
     """Peers of another fingerprint, and the fields that differ: written by anti_entropy."""
+    totals: Totals = field(default_factory=Totals)
+    """Written by ended."""
+    events: Events = field(default_factory=Events)
     pushing_back: bool = False
     """Written by load_changed."""
+    at_work: AtWork = field(default_factory=AtWork)
+    """Entered by the HTTP face and by serve."""
     urgent: trio.Event = field(default_factory=trio.Event)
     """Set when the next snapshot must not wait for its interval."""
 
@@ -125,6 +136,7 @@ class Context:
         if paused is not self.pushing_back:
             self.pushing_back = paused
             log.info("push_back=%s queued=%d", "on" if paused else "off", self.engine.load().queued)
+            self.events.tell("push_back", lambda: {"on": self.pushing_back})
             self.publish_soon()
 
     def can_forward(self) -> bool:
@@ -132,9 +144,21 @@ class Context:
         now = trio.current_time()
         return any(self.view.state(record.peer, now=now) is PeerStatus.ALIVE for record in self.view.peers())
 
+    def ended(self, decision: Decision) -> None:
+        """A request of a client's, or one that a peer forwarded, is over."""
+        if decision.role == "entry":
+            self.totals.add(decision)
+        self.events.tell("request", decision.as_json)
+
+    def told_load(self) -> Load:
+        """The load as peers are told: what is decided for this node and not yet in the engine counts."""
+        load = self.engine.load()
+        ahead = self.view.own_unsettled_tokens
+        return replace(load, queued_prefill_tokens=load.queued_prefill_tokens + ahead) if ahead else load
+
     def own_wait_s(self) -> float:
         """How long a request that arrives now would wait here before its prefill."""
-        return wait_s(self.engine.load(), self.config.routing)
+        return wait_s(self.told_load(), self.config.routing)
 
     def drop(self, kind: str, peer: PeerId | None, reason: str) -> None:
         """Count what was refused."""

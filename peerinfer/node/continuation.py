@@ -19,7 +19,7 @@ from peerinfer.core.types import Chunk, End, InferRequest, RequestError
 from peerinfer.node.context import Context, log
 from peerinfer.node.decisions import Decision
 from peerinfer.node.forward import FAILED_WAIT_S, TargetFailedError
-from peerinfer.node.outcome import noted, stop_before_it_harms_more, too_late
+from peerinfer.node.outcome import has_room, noted, stop_before_it_harms_more, too_late
 from peerinfer.node.ports import EngineError
 
 
@@ -101,6 +101,8 @@ async def answer_of(
             if isinstance(each, End):
                 decision.cached_tokens = each.cached_tokens
                 decision.ended_at = trio.current_time()
+                # To its end, since a generator that is left in the middle costs trio two tasks to tidy up.
+                await anext(serving.chunks, None)
             yield each
 
 
@@ -128,10 +130,7 @@ async def _onward(node: Context, request: InferRequest, answer: Answer) -> tuple
     onward, prompt = await read_prompt(node, onward)
     answer.goes_on(onward.token_ids)
     shorter = shortened(onward, answer.count)
-    room = node.engine.info.context_tokens_max
-    if shorter is None or (prompt.tokens is not None and prompt.tokens >= room):
-        return None
-    return shorter, prompt
+    return None if shorter is None or not has_room(node, shorter) else (shorter, prompt)
 
 
 async def _next(

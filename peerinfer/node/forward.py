@@ -48,9 +48,17 @@ class TargetFailedError(Exception):
 
 @asynccontextmanager
 async def send_request(
-    node: Context, request: InferRequest, prompt: Prompt, k: Candidate, *, deadline: float
+    node: Context,
+    request: InferRequest,
+    prompt: Prompt,
+    k: Candidate,
+    *,
+    deadline: float,
+    wait_at_most_s: float | None = None,
 ) -> AsyncIterator[AsyncIterator[Chunk | End]]:
     """Have peer k serve the request; it may work on it until `deadline`, on trio's clock.
+
+    It has the last word: it refuses what would wait there for longer than `wait_at_most_s`.
 
     Raises:
         TargetFailedError: k is lost, silent, overloaded, draining or failed.
@@ -62,7 +70,7 @@ async def send_request(
             with exchange.failing(silent_after_s=node.config.request.open_timeout_s):
                 call = await stack.enter_async_context(node.overlay.open_call(k.peer))
             try:
-                await exchange.open(call, request, deadline=deadline)
+                await exchange.open(call, request, deadline=deadline, wait_at_most_s=wait_at_most_s)
                 yield exchange.chunks(call)
             finally:
                 if not exchange.over:
@@ -81,6 +89,8 @@ class _Exchange:
         self._expected = k.expected_cached_tokens
         self._unsettled_tokens = (prompt.tokens or 0) - k.expected_cached_tokens
         node.view.forwarded(k.peer, self._unsettled_tokens)  # at once: the peer's word is a round trip away
+        within_s = node.config.request.accept_timeout_s
+        node.view.tried(k.peer, within_s=within_s, now=trio.current_time())
 
     @contextmanager
     def failing(self, *, silent_after_s: float) -> Iterator[None]:
@@ -89,16 +99,13 @@ class _Exchange:
             with trio.fail_after(silent_after_s):
                 yield
         except trio.TooSlowError:
-            self.over = True
-            now = trio.current_time()
-            self._node.view.unanswered(self._peer, wait_s=silent_after_s, now=now)
-            raise TargetFailedError("timeout") from None
+            raise self._silent(silent_after_s) from None
         except PeerLostError:
-            self.over = True
-            self._node.view.unanswered(self._peer, wait_s=FAILED_WAIT_S, now=trio.current_time())
-            raise TargetFailedError("lost") from None
+            raise self._lost() from None
 
-    async def open(self, call: Call, request: InferRequest, *, deadline: float) -> None:
+    async def open(
+        self, call: Call, request: InferRequest, *, deadline: float, wait_at_most_s: float | None
+    ) -> None:
         """Send the request and wait until it is accepted."""
         config = self._node.config.request
         sent_at = trio.current_time()
@@ -112,6 +119,7 @@ class _Exchange:
                     prompt_pages=len(self._prompt.keys),
                     expected_cached_tokens=self._expected,
                     time_left_s=max(0.0, deadline - sent_at),
+                    wait_at_most_s=wait_at_most_s,
                     answered_token_ids=request.answered_token_ids,
                 )
             )
@@ -126,8 +134,7 @@ class _Exchange:
     async def chunks(self, call: Call) -> AsyncIterator[Chunk | End]:
         """The answer as it comes."""
         while True:
-            with self.failing(silent_after_s=self._node.config.request.silence_timeout_s):
-                frame = await call.receive()
+            frame = await self._receive(call)
             match frame:
                 case Data():
                     if not frame.whole and not _is_json(frame.sse_json):
@@ -146,6 +153,16 @@ class _Exchange:
                     return
                 case _:
                     raise self._unserved(frame)
+
+    async def _receive(self, call: Call) -> Frame:
+        """The next frame: `failing`, spelled out since it is on the way of every token."""
+        silent_after_s = self._node.config.request.silence_timeout_s
+        try:
+            with trio.CancelScope(deadline=trio.current_time() + silent_after_s):
+                return await call.receive()
+        except PeerLostError:
+            raise self._lost() from None
+        raise self._silent(silent_after_s)
 
     async def cancel(self, call: Call, request_id: str) -> None:
         """The client is gone: tell the peer, and leave the stream clean if it confirms in time."""
@@ -182,6 +199,9 @@ class _Exchange:
                 return RequestError(
                     frame.message, status=frame.status, code=frame.error_code, param=frame.param
                 )
+            case Refuse(code="slower"):
+                self._observe(frame)  # all that is wrong with the peer is that it has this much to do
+                return TargetFailedError("slower")
             case Refuse():
                 self._observe(frame)
                 now = trio.current_time()
@@ -192,6 +212,16 @@ class _Exchange:
                 return TargetFailedError("failed")
             case _:
                 return self._misbehaved(f"unexpected {type(frame).__name__}")
+
+    def _silent(self, silent_after_s: float) -> TargetFailedError:
+        self.over = True
+        self._node.view.unanswered(self._peer, wait_s=silent_after_s, now=trio.current_time())
+        return TargetFailedError("timeout")
+
+    def _lost(self) -> TargetFailedError:
+        self.over = True
+        self._node.view.unanswered(self._peer, wait_s=FAILED_WAIT_S, now=trio.current_time())
+        return TargetFailedError("lost")
 
     def _misbehaved(self, what: str) -> TargetFailedError:
         """The two sides no longer agree on where they are: the stream is reset, the peer left alone."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 
 import trio
 
@@ -19,19 +19,23 @@ from peerinfer.core.page_keys import PageHasher, derive_salt
 from peerinfer.core.peer_view import PeerView
 from peerinfer.core.push_back import PushBack
 from peerinfer.core.radix_tree import RadixTree
+from peerinfer.core.rent import RentLedger
 from peerinfer.core.retry_budget import RetryBudget
+from peerinfer.core.snapshot import decode_snapshot
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import CacheEvent, EngineInfo, EngineState, PeerId
 from peerinfer.node import report
-from peerinfer.node.anti_entropy import AntiEntropy
+from peerinfer.node.anti_entropy import AntiEntropy, Decode
 from peerinfer.node.cache_sync import CacheSync
 from peerinfer.node.context import Context, log
 from peerinfer.node.decisions import Decisions
+from peerinfer.node.events import Events
 from peerinfer.node.ports import Call, Engine, Overlay, Tokenizer
-from peerinfer.node.probes import probe_links
+from peerinfer.node.probes import Probes
 from peerinfer.node.reply import Incoming, Reply
 from peerinfer.node.request import handle_request
 from peerinfer.node.serve import serve_call
+from peerinfer.node.totals import Totals
 
 GOODBYE_TIMEOUT_S = 0.5
 """How long leaving may take to tell the peers."""
@@ -52,6 +56,7 @@ class Node:
         next_incarnation: Callable[[int], int],
         swarm_key: SwarmKey | None = None,
         seed: int | None = None,
+        decode: Decode = decode_snapshot,
     ) -> None:
         info = engine.info
         fields = swarm_fields(info.fingerprint_fields, swarm_key)
@@ -67,6 +72,7 @@ class Node:
             hasher=hasher,
             view=PeerView(me=overlay.peer_id, own=own, page_size=info.page_size, config=config),
             cache_sync=CacheSync(own, hasher),
+            rents=RentLedger(config.routing),
             decisions=Decisions(config.request.decisions_kept),
             retry_budget=RetryBudget(share=config.request.retry_share, burst=RETRY_BURST),
             push_back=PushBack(config.push_back, config.routing),
@@ -77,7 +83,8 @@ class Node:
             fingerprint=fingerprint(fields),
             swarm_key=swarm_key,
         )
-        self._anti_entropy = AntiEntropy(self._context)
+        self._anti_entropy = AntiEntropy(self._context, decode)
+        self._probes = Probes(self._context)
         self._started_at = 0.0
 
     @asynccontextmanager
@@ -87,13 +94,26 @@ class Node:
         self._started_at = trio.current_time()
         async with node.overlay.run(self), node.engine.run(self), trio.open_nursery() as nursery:
             nursery.start_soon(self._anti_entropy.run)
-            nursery.start_soon(probe_links, node)
+            nursery.start_soon(self._probes.run)
             try:
                 yield
             finally:
                 with trio.move_on_after(GOODBYE_TIMEOUT_S, shield=True):
                     await self._anti_entropy.say_goodbye()
                 nursery.cancel_scope.cancel()
+
+    async def drain(self) -> None:
+        """Leave gracefully: take no more requests, tell the peers, and let those that run come to their end.
+
+        What has not ended after `drain_s` is cut off when the node closes; an answer that a peer's client is
+        reading then goes on elsewhere.
+        """
+        node = self._context
+        log.info("state=draining requests=%d", node.at_work.count)
+        node.draining = True
+        node.publish_soon()
+        with trio.move_on_after(node.config.request.drain_s):
+            await node.at_work.wait_none()
 
     # For the HTTP face
 
@@ -119,11 +139,16 @@ class Node:
     @property
     def ready(self) -> bool:
         """Whether a completion would be answered, here or through a peer."""
-        return self._context.engine_ready or self._context.can_forward()
+        node = self._context
+        return not node.draining and (node.engine_ready or node.can_forward())
 
     def handle(self, incoming: Incoming) -> AbstractAsyncContextManager[Reply]:
         """Answer a client's request: Algorithm 1 (node/request.py)."""
         return handle_request(self._context, incoming)
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """A client's request is in progress within this block."""
+        return self._context.at_work.one()
 
     def models(self) -> list[str]:
         """The names of the models that clients of this node can ask for."""
@@ -142,6 +167,14 @@ class Node:
         decision = self._context.decisions.get(request_id)
         return decision.as_json() if decision else None
 
+    def totals(self) -> Totals:
+        """What clients' requests came to."""
+        return self._context.totals
+
+    def events(self) -> Events:
+        """What happens from now on."""
+        return self._context.events
+
     def dropped_http(self, reason: str) -> None:
         """An HTTP request was refused before it became a request of the node's."""
         self._context.drop("http", None, reason)
@@ -156,6 +189,7 @@ class Node:
         was_ready = node.engine_ready
         log.info("engine=%s state=%s %s", node.engine.info.kind, state, detail)
         node.engine_state = state
+        node.events.tell("engine", lambda: {"state": str(state), "detail": detail})
         if was_ready:
             node.lose_cache()
         node.publish_soon()
@@ -168,10 +202,12 @@ class Node:
     def link_up(self, peer: PeerId) -> None:
         log.debug("peer=%s link=up", peer)
         self._context.view.answered(peer)
+        self._probes.link_up(peer)
         self._anti_entropy.want(peer)  # a suspect stays one until its own word comes: it may have restarted
 
     def link_down(self, peer: PeerId) -> None:
         log.debug("peer=%s link=down", peer)
+        self._probes.link_down(peer)
         self._context.foreign.pop(peer, None)
         self._context.view.link_down(peer, now=trio.current_time())
 

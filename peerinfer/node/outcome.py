@@ -7,12 +7,14 @@ from contextlib import contextmanager
 
 import trio
 
-from peerinfer.core.types import RequestError
+from peerinfer.core.refusals import context_length_exceeded
+from peerinfer.core.types import InferRequest, RequestError
 from peerinfer.node.context import Context
 from peerinfer.node.decisions import Decision
 
 ENGINE_FAILURES_MAX = 2
 """So many engines that were there and failed at one request, and it is the request."""
+RETRY_AFTER_S_MIN = 1.0
 _PASSING = frozenset({"lost", "timeout", "failed", "not_ready", "protocol", "broken"})
 
 
@@ -29,6 +31,7 @@ def kept(node: Context, decision: Decision) -> Iterator[None]:
         if decision.ended_at is None:
             decision.ended_at = trio.current_time()
             decision.error = decision.error or "cancelled"
+        node.ended(decision)
 
 
 def stop_before_it_harms_more(decision: Decision) -> None:
@@ -47,6 +50,36 @@ def stop_before_it_harms_more(decision: Decision) -> None:
         )
 
 
+def check_length(node: Context, request: InferRequest) -> None:
+    """Refuse a prompt that no engine of this model has room for, before anybody else is troubled with it.
+
+    Raises:
+        RequestError: 400.
+    """
+    if not has_room(node, request):
+        raise context_length_exceeded(
+            request.endpoint,
+            tokens=str(len(request.token_ids or ())),
+            limit=node.engine.info.context_tokens_max,
+        )
+
+
+def has_room(node: Context, request: InferRequest) -> bool:
+    """Whether the prompt leaves room for an answer; taken for granted while the engine cannot tell."""
+    tokens, limit = len(request.token_ids or ()), node.engine.info.context_tokens_max
+    return tokens < limit or not node.engine_ready
+
+
+def leaving() -> RequestError:
+    """This node takes no more clients: it finishes what it has, and ends."""
+    return RequestError(
+        "This node is shutting down; send the request to another one.",
+        status=503,
+        code="shutting_down",
+        retry_after_s=RETRY_AFTER_S_MIN,
+    )
+
+
 def nobody(node: Context) -> RequestError:
     """Nobody could answer: say whether waiting helps."""
     why = f"this node's engine is {node.engine_state}, and no peer could serve the request"
@@ -56,7 +89,7 @@ def nobody(node: Context) -> RequestError:
         f"No node can answer now: {why}. Try again soon.",
         status=503,
         code="no_node_available",
-        retry_after_s=1.0,
+        retry_after_s=max(RETRY_AFTER_S_MIN, node.own_wait_s()) if node.engine_ready else RETRY_AFTER_S_MIN,
     )
 
 

@@ -2,11 +2,15 @@
 
 A link is asked for its wait several times when it comes up, since a round trip that is measured while
 everybody starts is mostly the start; then now and again, which also tells how busy an idle-looking peer is.
+In a large swarm the links take turns, so that asking costs each node no more than a bounded rate.
 The answer also tells what the peer knows of us: a node that lost its stored incarnation learns from it
 that it must go above the one its peers remember, or they would take all it says for old news.
 """
 
 from __future__ import annotations
+
+import heapq
+import itertools
 
 import trio
 
@@ -16,27 +20,63 @@ from peerinfer.node.context import Context, log
 from peerinfer.node.ports import PeerLostError
 
 FIRST_PROBES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
-"""When a new link is asked, counted from when the peer is known."""
+"""When a new link is asked, counted from its first probe."""
 TICK_S = 0.5
 INCARNATION_MAX = 2**43
 """In ms, the year 2248: what is above was not made by a clock, and believing it could not be undone."""
 
 
-async def probe_links(node: Context) -> None:
-    """Ask every link by its schedule, for as long as the node lives."""
-    due: dict[PeerId, list[float]] = {}
-    async with trio.open_nursery() as nursery:
-        while True:
-            now = trio.current_time()
-            links = [peer for peer in node.overlay.links() if node.view.get(peer) is not None]
-            due = {peer: due.get(peer) or [now + after for after in FIRST_PROBES_S] for peer in links}
-            for peer, times in due.items():
-                if times[0] <= now:
-                    times.pop(0)
-                    if not times:
-                        times.append(now + node.config.request.probe_interval_s)
-                    nursery.start_soon(_probe, node, peer)
-            await trio.sleep(TICK_S)
+class Probes:
+    """Asks every link by its schedule."""
+
+    def __init__(self, node: Context) -> None:
+        self._node = node
+        self._numbers = itertools.count()
+        self._links: dict[PeerId, int] = {}
+        """Linked peers, each with the number of its link."""
+        self._due: list[tuple[float, int, PeerId, float | None]] = []
+        """When to ask, the link's number, the peer, and when this link was asked first."""
+
+    def link_up(self, peer: PeerId) -> None:
+        """Ask this peer from now on."""
+        number = self._links[peer] = next(self._numbers)
+        heapq.heappush(self._due, (trio.current_time(), number, peer, None))
+
+    def link_down(self, peer: PeerId) -> None:
+        """Do not, any more."""
+        self._links.pop(peer, None)
+
+    async def run(self) -> None:
+        """Ask, for as long as the node lives."""
+        most = max(1, int(TICK_S * self._node.config.request.probes_per_s_max))
+        async with trio.open_nursery() as nursery:
+            while True:
+                for peer in self._next(most):
+                    nursery.start_soon(_probe, self._node, peer)
+                await trio.sleep(TICK_S)
+
+    def _next(self, most: int) -> list[PeerId]:
+        """The peers to be asked now, which are then due again by their schedules."""
+        now = trio.current_time()
+        asked: list[PeerId] = []
+        while self._due and self._due[0][0] <= now and len(asked) < most:
+            _, number, peer, first_at = heapq.heappop(self._due)
+            if self._links.get(peer) != number:
+                continue
+            if peer in self._node.view:
+                asked.append(peer)
+                first_at = now if first_at is None else first_at
+                at = self._after(now, first_at)
+            else:
+                at = now + TICK_S  # not heard of yet, or no peerinfer node
+            heapq.heappush(self._due, (at, number, peer, first_at))
+        return asked
+
+    def _after(self, now: float, first_at: float) -> float:
+        for after_s in FIRST_PROBES_S:
+            if first_at + after_s > now:
+                return first_at + after_s
+        return now + self._node.config.request.probe_interval_s
 
 
 async def _probe(node: Context, peer: PeerId) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from peerinfer.core.breaker import breaker_state
 from peerinfer.core.peer_view import PeerRecord
 from peerinfer.core.types import Load
 from peerinfer.node.context import Context
+
+DROPPED = ("handshake", "discovery", "gossip", "snapshot", "request", "http")
 
 
 def status(node: Context, *, uptime_s: float) -> dict[str, object]:
@@ -33,9 +36,7 @@ def status(node: Context, *, uptime_s: float) -> dict[str, object]:
             "unkeyed_blocks": node.cache_sync.unkeyed_blocks,
         },
         "load": load_json(node.engine.load()),
-        "dropped": {
-            kind: node.dropped[kind] for kind in ("handshake", "gossip", "snapshot", "request", "http")
-        },
+        "dropped": {kind: node.dropped[kind] for kind in DROPPED},
     }
 
 
@@ -63,6 +64,11 @@ def _peer_json(node: Context, record: PeerRecord, now: float) -> dict[str, objec
         "snapshot_age_s": max(0.0, now - record.heard_at),
         "load": load_json(record.load),
         "paused_for_s": max(0.0, record.paused_until - now),
+        "breaker": {
+            "state": str(breaker_state(record.failures, record.open_until, now=now)),
+            "failures": record.failures,
+            "retry_in_s": max(0.0, record.open_until - now),
+        },
     }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 JITTER = 0.25
 """± this share, so that nodes which lost the same peer do not come back to it at once."""
@@ -30,3 +33,21 @@ class TokenBucket:
             return False
         self._tokens -= 1
         return True
+
+
+class Rates(Generic[Key]):
+    """One bucket for each of many, of which the ones quiet for the longest time are forgotten."""
+
+    def __init__(self, *, rate_per_s: float, burst: float, kept_max: int = 4096) -> None:
+        self._rate_per_s, self._burst, self._kept_max = rate_per_s, burst, kept_max
+        self._buckets: dict[Key, TokenBucket] = {}
+
+    def take(self, key: Key, *, now: float) -> bool:
+        """Whether one more of this one is within its rate; it counts if it is."""
+        bucket = self._buckets.pop(key, None)
+        if bucket is None:
+            bucket = TokenBucket(rate_per_s=self._rate_per_s, burst=self._burst)
+            if len(self._buckets) >= self._kept_max:
+                del self._buckets[next(iter(self._buckets))]
+        self._buckets[key] = bucket
+        return bucket.take(now=now)

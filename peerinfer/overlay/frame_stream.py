@@ -28,6 +28,8 @@ log = logging.getLogger("peerinfer.overlay")
 
 READ_BYTES = 64 * 1024
 """One yamux frame's worth."""
+UNSENT_BYTES_MAX = 64 * 1024
+"""Beyond this senders wait for the writer."""
 
 STREAM_ERRORS = (BaseLibp2pError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 """What reading, writing or opening a stream raises when its connection, or the other side, gives up."""
@@ -51,7 +53,9 @@ class FrameStream:
         self._refuse = refuse
         self._deframer = Deframer(bytes_max=frame_bytes_max)
         self._scope = trio.CancelScope()
-        self._to_writer, self._from_senders = trio.open_memory_channel[bytes](0)
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._more, self._room = trio.Event(), trio.Event()
 
     async def run(self, deliver: Deliver) -> None:
         """Read and write until the stream breaks, then reset it. Raises nothing but cancellation."""
@@ -71,21 +75,28 @@ class FrameStream:
                     await forget_stream(self._stream)
 
     async def send(self, frame: Frame) -> None:
-        """Hand a frame to the writer, who takes one at a time. Cancelled, it was not handed over.
+        """Hand a frame to the writer, who takes all that there are. Cancelled, it was not handed over.
+
+        Encrypting and framing a write costs more than a token's frame, so what comes together goes together.
 
         Raises:
             PeerLostError: the stream is lost.
         """
-        try:
-            await self._to_writer.send(with_length(encode_frame(frame)))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            raise PeerLostError(self.reason) from None
+        message = with_length(encode_frame(frame))
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not self.reason and self._unsent_bytes > UNSENT_BYTES_MAX:
+            await self._room.wait()
+        if self.reason:
+            raise PeerLostError(self.reason)
+        self._unsent.append(message)
+        self._unsent_bytes += len(message)
+        self._more.set()
 
     def lose(self, reason: str) -> None:
         """The stream is of no use any more: end both tasks, and reset it."""
         if not self.reason:
             self.reason = reason
-            self._from_senders.close()
+            self._room.set()
             self._scope.cancel()
             self.on_lost(reason)
 
@@ -102,7 +113,15 @@ class FrameStream:
 
     async def _write_all(self) -> None:
         try:
-            async for message in self._from_senders:
-                await self._stream.write(message)
+            while True:
+                await self._more.wait()
+                messages = b"".join(self._unsent)
+                self._unsent.clear()
+                self._more = trio.Event()
+                await self._stream.write(messages)
+                # Room is made once it is out: a peer that takes nothing must hold its senders up.
+                self._unsent_bytes = sum(map(len, self._unsent))
+                self._room.set()
+                self._room = trio.Event()
         except STREAM_ERRORS as error:
             self.lose(f"the stream broke: {type(error).__name__}")

@@ -20,7 +20,7 @@ from libp2p.transport.exceptions import MuxerUpgradeFailure, SecurityUpgradeFail
 
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
-from peerinfer.overlay.backoff import TokenBucket
+from peerinfer.overlay.backoff import Rates
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.swarm_stream import SwarmStream
 
@@ -51,7 +51,9 @@ class Gate:
     ) -> None:
         """`refused` is told why, once for each connection from outside that did not come through."""
         self._key, self._welcome, self._refused = key, welcome, refused
-        self._rates: dict[str, TokenBucket] = {}
+        self._rates = Rates[str](
+            rate_per_s=ARRIVALS_PER_S_MAX, burst=ARRIVALS_AT_ONCE_MAX, kept_max=ADDRESSES_MAX
+        )
         self._shaking: Counter[str] = Counter()
         self._told_at = float("-inf")
         self._untold = 0
@@ -83,13 +85,7 @@ class Gate:
         raise SwarmException(reason)
 
     def _too_many(self, address: str) -> str | None:
-        rate = self._rates.pop(address, None)
-        if rate is None:
-            rate = TokenBucket(rate_per_s=ARRIVALS_PER_S_MAX, burst=ARRIVALS_AT_ONCE_MAX)
-            if len(self._rates) >= ADDRESSES_MAX:
-                del self._rates[next(iter(self._rates))]  # the one that was quiet for the longest time
-        self._rates[address] = rate
-        if not rate.take(now=trio.current_time()):
+        if not self._rates.take(address, now=trio.current_time()):
             return "too many connections from one address"
         if self._shaking.total() >= HANDSHAKES_MAX or self._shaking[address] >= HANDSHAKES_PER_ADDRESS_MAX:
             return "too many handshakes at once"

@@ -12,14 +12,18 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
 from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import ParseError
+from libp2p.kad_dht import kad_dht as kad_dht_module
 from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.network.stream.exceptions import StreamError
 from libp2p.protocol_muxer import multiselect_communicator
+from libp2p.pubsub import pubsub as pubsub_module
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
@@ -28,6 +32,7 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from peerinfer.core.types import PeerId
 from peerinfer.overlay.contained import contained
+from peerinfer.overlay.flood import Flood
 
 log = logging.getLogger("peerinfer.overlay")
 
@@ -62,18 +67,24 @@ def write_frames_whole() -> None:
     setattr(Yamux, "_write_frame", _write_frame_whole)  # noqa: B010 - mypy forbids the plain assignment
 
 
-def guard_streams(network: Any, report: Report) -> None:
-    """S2: an exception that leaves any stream's handler takes down the host, garbage on meshsub for one."""
+def guard_streams(network: Any, report: Report, flood: Flood) -> None:
+    """S2: an exception that leaves any stream's handler takes down the host, garbage on meshsub for one.
+
+    Before it is negotiated, a stream counts for its peer's rate.
+    """
     handle = network.common_stream_handler
 
     async def guarded(stream: Any) -> None:
+        peer = PeerId(stream.muxed_conn.peer_id.to_base58())
+        stream.flood = flood
         try:
-            await handle(stream)
+            if flood.lets_open(peer):
+                await handle(stream)
+                return
         except Exception as error:
-            peer = PeerId(stream.muxed_conn.peer_id.to_base58())
             report(peer, str(stream.get_protocol()), error)
-            with contained("resetting a stream", peer=peer), trio.move_on_after(RESET_S, shield=True):
-                await stream.reset()
+        with contained("resetting a stream", peer=peer), trio.move_on_after(RESET_S, shield=True):
+            await stream.reset()
 
     network.set_stream_handler(guarded)
 
@@ -227,6 +238,39 @@ class _Forgetful(dict[str, Any]):
 
     def __missing__(self, key: str) -> list[Any]:
         return []
+
+
+def limit_messages() -> None:
+    """What a peer may send on one stream without end is decoded and answered as fast as it comes.
+
+    Messages beyond a peer's rate end their stream undecoded. Patches two modules: once is enough.
+    """
+    limits: tuple[tuple[Any, Any], ...] = (
+        (pubsub_module, Flood.lets_pass_on),
+        (kad_dht_module, Flood.lets_look_up),
+    )
+    for module, lets in limits:
+        module.read_varint_prefixed_bytes_limited = partial(_read_if_let, lets)
+
+
+async def _read_if_let(lets: Callable[[Flood, PeerId], bool], stream: Any, bytes_max: int) -> bytes:
+    message: bytes = await read_varint_prefixed_bytes_limited(stream, bytes_max)
+    flood = getattr(stream, "flood", None)
+    if flood is not None and not lets(flood, PeerId(stream.muxed_conn.peer_id.to_base58())):
+        raise StreamError("too many messages")
+    return message
+
+
+def keep_no_values(dht: Any) -> None:
+    """Whatever a peer puts into the Kademlia table of values and providers is kept, and told to others.
+
+    This network looks up peers and nothing else.
+    """
+
+    def forget(*_: Any) -> None:
+        """Take it and keep nothing."""
+
+    dht.value_store.put_record = dht.value_store.put = dht.provider_store.add_provider = forget
 
 
 NEGOTIATION_BYTES_MAX = 64 * 1024

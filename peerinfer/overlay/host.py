@@ -33,6 +33,7 @@ from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import hardening
 from peerinfer.overlay.contained import contained
+from peerinfer.overlay.flood import Flood
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.gate import LET_IN_WITHIN_S
 from peerinfer.overlay.hardening import RESET_S, Report
@@ -70,7 +71,7 @@ Advertise = Callable[[list[Any]], list[Any]]
 
 
 def build_host(
-    key_pair: Any, *, listen: list[Any], advertise: Advertise, gossip: bool, report: Report
+    key_pair: Any, *, listen: list[Any], advertise: Advertise, gossip: bool, report: Report, flood: Flood
 ) -> Host:
     """A hardened host that is not running yet."""
     hardening.write_frames_whole()
@@ -78,6 +79,7 @@ def build_host(
     hardening.grant_window_in_halves()
     hardening.guard_connections()
     hardening.bound_negotiation()
+    hardening.limit_messages()
     hardening.silence_library_logs()
     host = new_host(
         key_pair=key_pair,
@@ -102,7 +104,7 @@ def build_host(
     network.set_resource_manager(None)  # its rate limits and breakers would lock peers out for a minute
     network.retry_config = RetryConfig(max_retries=0)  # the dialler retries
     network.auto_connector.start = trio.lowlevel.checkpoint  # the dialler connects
-    hardening.guard_streams(network, report)
+    hardening.guard_streams(network, report, flood)
     router = pubsub = None
     if gossip:
         router = _router()
@@ -110,6 +112,7 @@ def build_host(
         hardening.keep_subscriptions(pubsub)
         hardening.bound_gossip_memory(pubsub, router)
     dht = KadDHT(host, DHTMode.SERVER, enable_random_walk=True, max_peers_per_subnet=0)
+    hardening.keep_no_values(dht)
     return Host(host=host, network=network, dht=dht, pubsub=pubsub, router=router)
 
 

@@ -15,7 +15,7 @@ import trio
 from peerinfer.core.errors import WireError
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import OverlaySink, PeerLostError
-from peerinfer.overlay.backoff import TokenBucket
+from peerinfer.overlay.backoff import Rates
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.frame_stream import READ_BYTES, STREAM_ERRORS
 from peerinfer.overlay.framing import Deframer, with_length
@@ -34,11 +34,7 @@ class Pull:
 
     def __init__(self, *, sink: OverlaySink, open_stream: Callable[[PeerId], Awaitable[Any]]) -> None:
         self._sink, self._open_stream = sink, open_stream
-        self._rates: dict[PeerId, TokenBucket] = {}
-
-    def forget(self, peer: PeerId) -> None:
-        """The peer is gone."""
-        self._rates.pop(peer, None)
+        self._rates = Rates[PeerId](rate_per_s=PULLS_PER_S_MAX, burst=PULLS_AT_ONCE_MAX)
 
     async def pull(self, peer: PeerId) -> bytes:
         """The peer's `hello`. Raises `PeerLostError`."""
@@ -63,11 +59,8 @@ class Pull:
     async def accept(self, stream: Any) -> None:
         """Answer a peer that pulls."""
         peer = PeerId(stream.muxed_conn.peer_id.to_base58())
-        bucket = self._rates.setdefault(
-            peer, TokenBucket(rate_per_s=PULLS_PER_S_MAX, burst=PULLS_AT_ONCE_MAX)
-        )
         with contained("answering its pull", peer=peer):
-            if bucket.take(now=trio.current_time()):
+            if self._rates.take(peer, now=trio.current_time()):
                 with suppress(*STREAM_ERRORS):
                     await stream.write(with_length(self._sink.hello()))
                     await stream.close()

@@ -86,12 +86,14 @@ class Streams:
         sink: OverlaySink,
         nursery: trio.Nursery,
         open_stream: OpenStream,
+        lets_request: Callable[[PeerId], bool] = lambda _peer: True,
     ) -> None:
         self._config = config
         self._frame_bytes_max = frame_bytes_max
         self._sink = sink
         self._nursery = nursery
         self._open_stream = open_stream
+        self._lets_request = lets_request
         self._pools: dict[PeerId, _Pool] = {}
         self._inbound: dict[PeerId, int] = {}
 
@@ -143,6 +145,8 @@ class Streams:
             if current is not None and not current.ended:
                 current.deliver(frame, size)
             elif isinstance(frame, Request | Ask):
+                if not self._lets_request(frames.peer):
+                    raise WireError("too many requests")
                 current = IncomingExchange(frames, frame, inbox_bytes_max=self._frame_bytes_max)
                 nursery.start_soon(current.serve, self._sink, frame)
             elif not isinstance(frame, Cancel) or current is None or frame.id != current.id:

@@ -35,6 +35,7 @@ from peerinfer.overlay.addresses import (
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.discovery import Discovery
+from peerinfer.overlay.flood import Flood
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.gate import Gate, root_of
 from peerinfer.overlay.hardening import Report, guard_gossip, services_running
@@ -80,7 +81,14 @@ class SwarmSettings:
 class Swarm:
     """This node's side of the swarm while it runs."""
 
-    def __init__(self, settings: SwarmSettings, host: Host, sink: OverlaySink, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        settings: SwarmSettings,
+        host: Host,
+        sink: OverlaySink,
+        nursery: trio.Nursery,
+        flood: Flood,
+    ) -> None:
         config = settings.config
         self.host = host
         self._settings, self._sink, self._nursery = settings, sink, nursery
@@ -105,6 +113,7 @@ class Swarm:
             sink=sink,
             nursery=nursery,
             open_stream=lambda peer: open_stream(host, peer, REQUEST_PROTOCOL),
+            lets_request=flood.lets_request,
         )
         self.pull = Pull(sink=sink, open_stream=lambda peer: open_stream(host, peer, SNAPSHOT_PROTOCOL))
         self.topic = None if settings.topic is None else self._make_topic(settings.topic)
@@ -121,11 +130,18 @@ class Swarm:
         listen = [Multiaddr(addr) for addr in settings.listen]
         gossip = settings.topic is not None
         report = _reporter(sink)
+        flood = Flood(settings.config, refused=sink.dropped)
         host = build_host(
-            settings.key_pair, listen=listen, advertise=_advertise, gossip=gossip, report=report
+            settings.key_pair,
+            listen=listen,
+            advertise=_advertise,
+            gossip=gossip,
+            report=report,
+            flood=flood,
         )
         async with services_running(host.services()), trio.open_nursery() as nursery:
-            swarm = Swarm(settings, host, sink, nursery)
+            swarm = Swarm(settings, host, sink, nursery, flood)
+            flood.too_loud = swarm._banish
             if gossip:
                 guard_gossip(host.pubsub, host.router, report)
             async with host.host.run(listen_addrs=listen):
@@ -177,7 +193,6 @@ class Swarm:
         self._offer(peer, link.addrs, announced=True)
         self._dialler.link_down(peer)
         self.streams.forget(peer)
-        self.pull.forget(peer)
         self._sink.link_down(peer)
 
     def _found(self, peer: PeerId, addrs: Sequence[str]) -> None:

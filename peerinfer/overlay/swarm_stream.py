@@ -7,6 +7,9 @@ another program shows with the first bytes, in place of a handshake that hangs o
 checks that line as well. Behind it, Noise authenticates every byte.
 
 What the library's own `PskConn` lacks: the nonce of the standard, reading it in pieces, an end to waiting.
+
+Behind the greeting it reads ahead: the layers above ask for a length of two bytes, then for the message, and
+each question was a system call and a turn of the loop.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from peerinfer.overlay.xsalsa20 import NONCE_BYTES, xsalsa20
 
 GREETING = b"\x13/multistream/1.0.0\n"
 """What every libp2p node sends first, before any handshake."""
+AHEAD_BYTES = 64 * 1024
+"""Read at once at most; a Noise message is no longer."""
 NO_MEMBER = "wrong or missing swarm key, or not a peerinfer node"
 
 
@@ -42,6 +47,9 @@ class SwarmStream(ReadWriteCloser):
         self._awaited = GREETING
         self._encrypt: Callable[[bytes], bytes] | None = None
         self._decrypt: Callable[[bytes], bytes] | None = None
+        self._ahead = b""
+        self._taken = 0
+        """Of what was read ahead."""
 
     async def write(self, data: bytes) -> None:
         """Send, the first time behind the nonce and in one piece with it."""
@@ -62,8 +70,13 @@ class SwarmStream(ReadWriteCloser):
         """
         if self._awaited:
             return await self._read_greeting(n)
-        data: bytes = await self._stream.read(n)
-        return self._decrypt(data) if self._decrypt is not None else data
+        if self._taken == len(self._ahead):
+            data: bytes = await self._stream.read(AHEAD_BYTES)
+            self._ahead = self._decrypt(data) if self._decrypt is not None else data
+            self._taken = 0
+        begin = self._taken
+        self._taken = len(self._ahead) if n is None else min(len(self._ahead), begin + n)
+        return self._ahead[begin : self._taken]
 
     async def close(self) -> None:
         """Close the connection."""

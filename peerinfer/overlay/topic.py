@@ -18,14 +18,13 @@ from libp2p.peer.id import ID
 from peerinfer.config import OverlayConfig
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import OverlaySink
-from peerinfer.overlay.backoff import TokenBucket
+from peerinfer.overlay.backoff import Rates
 from peerinfer.overlay.contained import contained
 
 GOSSIP_BYTES_MAX = 256 * 1024 + 16 * 1024
 """The longest snapshot and what is around it. From 1,048,376 bytes the library loses messages silently."""
 BURST_S = 2.0
 """A peer may be this much ahead of its rate: messages bunch up on the way."""
-AUTHORS_MAX = 4096  # guess
 
 
 class Topic:
@@ -44,7 +43,8 @@ class Topic:
     ) -> None:
         self._name, self._me, self._pubsub, self._config = name, me, pubsub, config
         self._sink, self._wants, self._too_loud = sink, wants, too_loud
-        self._rates: dict[bytes, TokenBucket] = {}
+        rate = config.gossip_per_peer_per_s_max
+        self._rates = Rates[bytes](rate_per_s=rate, burst=rate * BURST_S)
         self._refused = 0
         pubsub.set_topic_validator(name, self._is_welcome, False)
         self._push = pubsub.push_msg
@@ -82,7 +82,7 @@ class Topic:
             return self._refuse(author, f"{len(message.data)} bytes")
         if not self._wants(author):
             return self._refuse(author, "not wanted")
-        if not self._rate_of(message.from_id).take(now=trio.current_time()):
+        if not self._rates.take(message.from_id, now=trio.current_time()):
             self._too_loud(author)
             return self._refuse(author, "too many messages")
         return True
@@ -91,16 +91,6 @@ class Topic:
         self._refused += 1
         self._sink.dropped("gossip", author, reason)
         return False
-
-    def _rate_of(self, author: bytes) -> TokenBucket:
-        bucket = self._rates.pop(author, None)
-        if bucket is None:
-            rate = self._config.gossip_per_peer_per_s_max
-            bucket = TokenBucket(rate_per_s=rate, burst=rate * BURST_S)
-            if len(self._rates) >= AUTHORS_MAX:
-                del self._rates[next(iter(self._rates))]  # the one that was quiet for the longest time
-        self._rates[author] = bucket
-        return bucket
 
 
 def _base58(peer_id: bytes) -> PeerId:

@@ -62,7 +62,9 @@ class LivenessChecker:
         def watched_load(peer: PeerId, load: Load, *, incarnation: int, seq: int, now: float) -> None:
             observe_load(peer, load, incarnation=incarnation, seq=seq, now=now)
             known = self._heard.get((me, peer))
-            if known is not None and incarnation == known.incarnation and seq >= known.seq:
+            if known is not None and (incarnation, seq) >= (known.incarnation, known.seq):
+                if incarnation > known.incarnation:  # of which no message has come yet
+                    known.incarnation, known.seq = incarnation, -1
                 known.at, known.link_lost = now, False
             self._check(place)
 

@@ -57,9 +57,8 @@ class Client:
     def _pay(self) -> float:
         """What the entry node computes, in virtual seconds."""
         pages = len(self.tokens or ()) // self.place.engine.info.page_size
-        costs = self.costs
-        self.trees_s = costs.decide_s + pages * (costs.hash_s_per_page + costs.insert_s_per_page)
-        self.processing_s = costs.processing_s
+        self.trees_s = self.costs.trees_s(pages)
+        self.processing_s = self.costs.processing_s
         return self.trees_s + self.processing_s
 
     def _take(self, item: Chunk | End) -> None:

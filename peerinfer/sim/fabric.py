@@ -7,7 +7,7 @@ links do to messages is the `Weather`'s part; that things happen at their time i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -26,6 +26,13 @@ class Member(Receiver, Protocol):
     def topic(self) -> str | None:
         """What it gossips on; None if it does not."""
 
+    @property
+    def connections(self) -> Mapping[PeerId, Connection]:
+        """Those that this end has, by their other ends."""
+
+    def join_connection(self, connection: Connection, *, asks: bool = True) -> None:
+        """This end of a connection is up; `asks` the other end for more peers."""
+
     def leave(self, connection: Connection, reason: str) -> None:
         """The connection is gone, as far as this end can tell."""
 
@@ -38,7 +45,7 @@ class Connection:
     """One connection between two nodes."""
 
     ends: tuple[PeerId, PeerId]
-    up: set[PeerId] = field(default_factory=set)
+    up: tuple[PeerId, ...] = ()
     """The ends that have it."""
     broken: bool = False
     held: list[Act] = field(default_factory=list)
@@ -47,6 +54,10 @@ class Connection:
     def other(self, peer: PeerId) -> PeerId:
         """The end that is not `peer`."""
         return self.ends[1] if self.ends[0] == peer else self.ends[0]
+
+    def set_up(self, peer: PeerId, *, is_up: bool) -> None:
+        """One end has it now, or does not."""
+        self.up = tuple(end for end in self.ends if (is_up if end == peer else end in self.up))
 
 
 class Fabric:
@@ -145,6 +156,15 @@ class Fabric:
         """A node that can be reached by name; None if there is none at the moment."""
         return self._members.get(peer)
 
+    def link_all(self) -> None:
+        """Connect everybody with everybody at once, as in a swarm that has lived for long."""
+        for a in self._members:
+            for b in self._members:
+                if a < b:
+                    connection = self.connection(a, b)
+                    self._members[a].join_connection(connection, asks=False)
+                    self._members[b].join_connection(connection, asks=False)
+
     def connection(self, a: PeerId, b: PeerId) -> Connection:
         """The connection between two nodes that dial each other; one, even if both do at once."""
         return self._connections.setdefault(_pair(a, b), Connection(_pair(a, b)))
@@ -206,24 +226,20 @@ class Fabric:
         while frontier and missing:
             reached: list[PeerId] = []
             for sender in frontier:
-                for receiver in self._neighbours(sender, missing):
+                for receiver, connection in self._members[sender].connections.items():
+                    if receiver not in missing or len(connection.up) < 2 or self._is_cut(sender, receiver):
+                        continue
                     if self._weather.loses(sender, receiver):
                         continue
                     times = self._weather.gossip_arrivals(sender, receiver, now=arrival[sender])
                     arrival[receiver] = times[0]
                     missing.discard(receiver)
-                    reached.append(receiver)
                     member = self._members[receiver]
+                    if not self.postman.holds(member):
+                        reached.append(receiver)
                     for at in times:
                         self.postman.post(at, member, partial(member.gossip_arrived, author, payload))
             frontier = reached
-
-    def _neighbours(self, peer: PeerId, among: set[PeerId]) -> Sequence[PeerId]:
-        def linked(other: PeerId) -> bool:
-            connection = self._connections.get(_pair(peer, other))
-            return connection is not None and {peer, other} <= connection.up
-
-        return [each for each in sorted(among) if linked(each) and not self._is_cut(peer, each)]
 
     def _post(self, sender: PeerId, receiver: PeerId, act: Act) -> None:
         member = self._members.get(receiver)

@@ -51,7 +51,8 @@ class SimOverlay:
         self._join = [_parse(addr) for addr in join]
         self._config = config or OverlayConfig()
         self._draw = random.Random(f"{network.seed}/{peer_id}/dialler").random
-        self._connections: dict[PeerId, Connection] = {}
+        self.connections: dict[PeerId, Connection] = {}
+        """By the other ends."""
         self._streams: dict[Connection, list[SimStream]] = {}
         self.sink: OverlaySink
         self.nursery: trio.Nursery
@@ -82,7 +83,7 @@ class SimOverlay:
                 finally:
                     self._network.detach(self)  # before the nursery closes: nothing may arrive after that
                     self.nursery.cancel_scope.cancel()
-        self._connections.clear()
+        self.connections.clear()
 
     def addrs(self) -> tuple[str, ...]:
         """Under which others can join through this node."""
@@ -90,7 +91,7 @@ class SimOverlay:
 
     def links(self) -> Mapping[PeerId, Link]:
         """The peers that are connected now."""
-        return {peer: Link(addrs=(_addr(peer),)) for peer in self._connections}
+        return {peer: Link(addrs=(_addr(peer),)) for peer in self.connections}
 
     async def publish(self, payload: bytes) -> None:
         """Send to everybody on the topic, at most once, in no order."""
@@ -135,28 +136,28 @@ class SimOverlay:
 
         self.nursery.start_soon(fail)
 
-    def join_connection(self, connection: Connection) -> None:
+    def join_connection(self, connection: Connection, *, asks: bool = True) -> None:
         """This end of a connection is up."""
         peer = connection.other(self._peer_id)
-        if peer in self._connections and self._connections[peer].broken:
-            self.leave(self._connections[peer], "the peer came back")
-        if connection.broken or peer in self._connections:
+        if peer in self.connections and self.connections[peer].broken:
+            self.leave(self.connections[peer], "the peer came back")
+        if connection.broken or peer in self.connections:
             return
-        connection.up.add(self._peer_id)
-        self._connections[peer] = connection
-        self._streams[connection] = []
+        connection.set_up(self._peer_id, is_up=True)
+        self.connections[peer] = connection
         self._dialler.link_up(peer)
-        self.nursery.start_soon(self._ask_for_peers, peer)
+        if asks:
+            self.nursery.start_soon(self._ask_for_peers, peer)
         self.sink.link_up(peer)
 
     def leave(self, connection: Connection, reason: str) -> None:
         """This end of a connection is gone."""
         peer = connection.other(self._peer_id)
-        if self._connections.get(peer) is not connection:
+        if self.connections.get(peer) is not connection:
             return
-        connection.up.discard(self._peer_id)
-        del self._connections[peer]
-        for stream in self._streams.pop(connection):
+        connection.set_up(self._peer_id, is_up=False)
+        del self.connections[peer]
+        for stream in self._streams.pop(connection, ()):
             stream.lose(reason)
         self._dialler.learn(peer, [_addr(peer)], announced=True)
         self._dialler.link_down(peer)
@@ -189,9 +190,9 @@ class SimOverlay:
         return other if isinstance(other, SimOverlay) else None
 
     def _connection_to(self, peer: PeerId) -> Connection:
-        if peer not in self._connections:
+        if peer not in self.connections:
             raise PeerLostError("not connected")
-        return self._connections[peer]
+        return self.connections[peer]
 
     async def _dial(self, peer: PeerId, _addr: str) -> None:
         """There, where the other end joins, and back."""
@@ -223,7 +224,7 @@ class SimOverlay:
         began = trio.current_time()
         for after_s in ASK_AGAIN_S:
             await trio.sleep_until(began + after_s)
-            connection = self._connections.get(peer)
+            connection = self.connections.get(peer)
             if connection is None:
                 return
             self.send(connection, partial(self._asked, connection))
@@ -232,11 +233,11 @@ class SimOverlay:
         """Happens at the other end: it answers with its links."""
         other = self.other_end(connection)
         if other is not None:
-            other.send(connection, partial(self._found, sorted(other._connections)))
+            other.send(connection, partial(self._found, sorted(other.connections)))
 
     def _found(self, peers: Sequence[PeerId]) -> None:
         for peer in peers:
-            if peer not in self._connections:
+            if peer not in self.connections:
                 self._dialler.learn(peer, [_addr(peer)], announced=False)
 
 

@@ -37,6 +37,10 @@ class Costs:
     insert_s_per_page: float = 3e-6  # measured: the engine's event to the own tree
     processing_s: float = 1e-3  # guess: HTTP, the body, tokenising
 
+    def trees_s(self, pages: int) -> float:
+        """Hashing a prompt of so many pages, deciding, and updating a tree with it."""
+        return self.decide_s + pages * (self.hash_s_per_page + self.insert_s_per_page)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSpec:
@@ -48,6 +52,8 @@ class WorldSpec:
     """Of every link that is not among `links`."""
     links: tuple[tuple[int, int, Conditions], ...] = ()
     """Links between two nodes that differ."""
+    linked: bool = False
+    """Whether all nodes are linked from the start, as in a swarm that has lived for long; else they join."""
     config: Config = field(default_factory=Config)
     """Of every node: policy, poll interval, page size (`engine.page_size`) and so on."""
     costs: Costs = field(default_factory=Costs)

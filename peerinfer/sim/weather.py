@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from peerinfer.core.types import PeerId
 
+JITTER_STEPS = 32
+"""Jitter is drawn from so many values, so that what goes to a thousand nodes arrives at few moments."""
+
 Way = tuple[PeerId, PeerId]
 """From a sender to a receiver."""
 
@@ -87,7 +90,8 @@ class Weather:
         conditions = self._of(sender, receiver)
         at = now + conditions.delay_s
         if conditions.jitter_s:
-            at += conditions.jitter_s * self._draw(sender, receiver)
+            steps = int(JITTER_STEPS * self._draw(sender, receiver))
+            at += conditions.jitter_s * steps / JITTER_STEPS
         if self._clogged_until:
             at = max(at, self._clogged_until.get((sender, receiver), 0.0))
         return at

@@ -42,6 +42,7 @@ class World:
         self.checkers = checkers
         self.network = SimNetwork(seed=spec.seed, conditions=spec.conditions)
         self.nodes: list[Place] = []
+        self._born = False
         self._numbers = itertools.count()
         self._engine_s: dict[str, float] = {}
         self._stack = AsyncExitStack()
@@ -51,8 +52,11 @@ class World:
         self._nursery = await self._stack.enter_async_context(trio.open_nursery())
         for node in self.spec.nodes:
             await self.join(node)
+        if self.spec.linked:
+            self.network.link_all()
         for a, b, conditions in self.spec.links:
             self.set_conditions(conditions, a, b)
+        self._born = True
         return self
 
     async def __aexit__(
@@ -177,7 +181,7 @@ class World:
 
     async def _start(self, place: Place) -> None:
         known = [other.overlay.addrs()[0] for other in self.nodes if other.alive]
-        place.build(known[:JOIN_THROUGH])
+        place.build([] if self.spec.linked and not self._born else known[:JOIN_THROUGH])
         if self.checkers:
             self.checkers.born(place)
         await self._nursery.start(place.run)

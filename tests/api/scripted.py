@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import httpx
@@ -13,7 +13,9 @@ import openai
 import trio
 
 from peerinfer.core.types import Chunk, End, PeerId, Usage
+from peerinfer.node.events import Events
 from peerinfer.node.reply import Incoming, Reply
+from peerinfer.node.totals import Totals
 
 ME = PeerId("12D3KooWEntry")
 OTHER = PeerId("12D3KooWOther")
@@ -43,6 +45,8 @@ class ScriptedNode:
         self.decisions: dict[str, dict[str, object]] = {}
         self.status_json: dict[str, object] = {"peer_id": ME}
         self.peers_json: dict[str, object] = {"peers": []}
+        self._events = Events()
+        self._totals = Totals()
 
     @asynccontextmanager
     async def handle(self, incoming: Incoming) -> AsyncIterator[Reply]:
@@ -85,6 +89,9 @@ class ScriptedNode:
         elif isinstance(step, Exception):
             raise step
 
+    def at_work(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def models(self) -> list[str]:
         return [MODEL]
 
@@ -96,6 +103,12 @@ class ScriptedNode:
 
     def decision(self, request_id: str) -> dict[str, object] | None:
         return self.decisions.get(request_id)
+
+    def totals(self) -> Totals:
+        return self._totals
+
+    def events(self) -> Events:
+        return self._events
 
     def dropped_http(self, reason: str) -> None:
         self.dropped[reason] += 1

@@ -87,10 +87,9 @@ async def test_every_path_but_the_health_check_needs_it(closed_face: Face) -> No
                 'Basic realm="peerinfer"',
             ]
             headers = {"authorization": f"Bearer {KEY}"}
-            let_in = await client.request(
-                method, path, headers=headers, json=chat_body() if method == "POST" else None
-            )
-            assert let_in.status_code != 401, path
+            body = chat_body() if method == "POST" else None
+            async with client.stream(method, path, headers=headers, json=body) as let_in:
+                assert let_in.status_code != 401, path
     assert closed_face.node.dropped["api_key"] == len(paths) - 1
     assert len(closed_face.node.incoming) == 1, "the chat with the key, and nothing without it"
 

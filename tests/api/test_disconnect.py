@@ -11,6 +11,8 @@ import pytest
 import trio
 import trio.testing
 
+from peerinfer.api.server import serve_http
+from peerinfer.config import HttpConfig
 from tests.api.scripted import Face, ScriptedNode, chat_body, raw_post
 
 CHAT = "/v1/chat/completions"
@@ -73,10 +75,11 @@ async def test_disconnect_while_chunks_flow_cancels(face: Face) -> None:
 
 
 async def test_disconnect_of_a_client_with_requests_ahead_leaves_nothing(
-    face: Face, monkeypatch: pytest.MonkeyPatch
+    nursery: trio.Nursery, node: ScriptedNode
 ) -> None:
     """It sent its next request early, so nobody reads: the send that fails must end all."""
-    monkeypatch.setattr("peerinfer.api.server.CONNECTIONS_MAX", 1)
+    config = HttpConfig(port=0, port_is_default=False, connections_max=1)
+    face = Face(await nursery.start(serve_http, node, config), node)
     face.node.steps = itertools.repeat(ScriptedNode.chunk(delta={"content": "x"}))
     client = await face.connect()
     with trio.fail_after(10):

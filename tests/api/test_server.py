@@ -217,9 +217,10 @@ async def test_idle_face_does_not_poll(face: Face) -> None:
 
 
 async def test_connection_beyond_the_limit_is_told_to_come_back(
-    face: Face, monkeypatch: pytest.MonkeyPatch
+    nursery: trio.Nursery, node: ScriptedNode
 ) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
+    config = HttpConfig(port=0, port_is_default=False, connections_max=2)
+    face = Face(await nursery.start(serve_http, node, config), node)
     held = [await face.connect() for _ in range(2)]
     third = await face.connect()
     with trio.fail_after(10):

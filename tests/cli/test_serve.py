@@ -187,3 +187,22 @@ def test_nodes_meet_through_a_bootstrap_peer(tmp_path: Path) -> None:
             assert f"…{ready['peer_id'][-6:]} introduces peers to each other" in shown
         status, seconds = boot.stop(signal.SIGTERM)
     assert (status, seconds < STOP_S, "Traceback" in boot.stderr) == (0, True, False)
+
+
+def test_a_node_that_is_terminated_finishes_its_streams_first(tmp_path: Path) -> None:
+    """SIGTERM in the middle of an answer of some seconds: the client gets all of it, then the node ends, with
+    status 0; a client that comes meanwhile is sent elsewhere."""
+    with running(tmp_path, *simulated(tmp_path, "serve", "--http", "127.0.0.1:0", "--json")) as node:
+        http = json.loads(node.wait_for("\n"))["http"]
+        node.wait_for("engine=simulated state=ready", in_stderr=True)
+        body = {"model": "simulated", "prompt": "once upon a time", "max_tokens": 80, "stream": True}
+        with httpx.stream("POST", f"{http}/v1/completions", json=body, timeout=60, trust_env=False) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith("data: ")
+            node.process.send_signal(signal.SIGTERM)
+            node.wait_for("state=draining", in_stderr=True)
+            late = httpx.post(f"{http}/v1/completions", json=body, timeout=60, trust_env=False)
+            told = [line for line in lines if line]
+        assert node.process.wait(60) == 0
+    assert told[-1] == "data: [DONE]"
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "shutting_down")

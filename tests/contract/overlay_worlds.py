@@ -19,6 +19,7 @@ from peerinfer.core.frames import Ask, Request
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Call, Overlay
+from peerinfer.overlay.delayed import DelayedOverlay
 from peerinfer.overlay.libp2p import LibP2POverlay
 from peerinfer.sim.network import Conditions, SimNetwork
 from tests.overlay.peer_process import FRAME_BYTES_MAX, TOPIC, serve
@@ -145,10 +146,11 @@ class _Started:
 
 
 class SimulatedWorld(_Started):
-    """Everything in memory, in virtual time."""
+    """Everything in memory, in virtual time; with the delay of experiments on top, or without."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, *, extra_delay_s: float = 0.0) -> None:
         super().__init__(nursery)
+        self._extra_delay_s = extra_delay_s
         self.network = SimNetwork(seed=1, conditions=Conditions(delay_s=0.005, jitter_s=0.002))
         self._names = iter(range(1000))
 
@@ -160,7 +162,11 @@ class SimulatedWorld(_Started):
             raise error
 
     def _overlay(self, join: Sequence[str] = ()) -> Overlay:
-        return self.network.overlay(PeerId(f"peer-{next(self._names):03}"), join=join)
+        overlay = self.network.overlay(PeerId(f"peer-{next(self._names):03}"), join=join)
+        if not self._extra_delay_s:
+            return overlay
+        extra_s = self._extra_delay_s
+        return DelayedOverlay(overlay, delay_s=extra_s, jitter_s=extra_s / 4, seed=1)
 
     async def start_mortal(self, *, join: Sequence[str] = ()) -> Mortal:
         peer = await self.start(join=join)
@@ -260,5 +266,11 @@ class LibP2PWorld(_Started):
 async def open_world(kind: str, directory: Path) -> AsyncIterator[World]:
     """A world of the kind that its name says, with nobody in it."""
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
-        yield SimulatedWorld(nursery) if kind == "simulated" else LibP2PWorld(nursery, stack, directory)
+        match kind:
+            case "simulated":
+                yield SimulatedWorld(nursery)
+            case "delayed":
+                yield SimulatedWorld(nursery, extra_delay_s=0.05)
+            case _:
+                yield LibP2PWorld(nursery, stack, directory)
         nursery.cancel_scope.cancel()

@@ -22,7 +22,7 @@ SOON_S = 10.0
 """Real machines may be five times slower than the one this was written on; virtual time costs nothing."""
 
 
-@pytest.fixture(params=["simulated", "libp2p"])
+@pytest.fixture(params=["simulated", "delayed", "libp2p"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -33,7 +33,7 @@ def clock(kind: str) -> Clock:
 
     Each test names this fixture itself: that is how pytest-trio finds it.
     """
-    return trio.testing.MockClock(autojump_threshold=0) if kind == "simulated" else None
+    return trio.testing.MockClock(autojump_threshold=0) if kind != "libp2p" else None
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from dataclasses import replace
 from peerinfer.config import Config
 from peerinfer.core.peer_view import Applied, PeerView
 from peerinfer.core.radix_tree import RadixTree
+from peerinfer.core.rent import RentLedger
 from peerinfer.core.router import OwnState, Prompt, Ranking, rank
 from peerinfer.core.snapshot import Snapshot
 from peerinfer.core.types import Load, NodeState, PageKey, PeerId
@@ -56,11 +57,14 @@ def new_view(*, config: Config | None = None, own: Sequence[PageKey] = ()) -> Pe
 class Swarm:
     """A view and the peers that it hears, each of which counts its messages."""
 
-    def __init__(self, *, config: Config | None = None, own: Sequence[PageKey] = ()) -> None:
+    def __init__(
+        self, *, config: Config | None = None, own: Sequence[PageKey] = (), rents: bool = True
+    ) -> None:
         self.config = config or Config()
         self.view = new_view(config=self.config, own=own)
         self.now = 100.0
         self.own = OwnState(load=IDLE, ready=True, reuse_tokens=1)
+        self.rents = RentLedger(self.config.routing) if rents else None
         self._seqs: dict[PeerId, int] = {}
 
     def hear(
@@ -112,6 +116,7 @@ class Swarm:
             turn=turn,
             draw=draw,
             target=target,
+            rents=self.rents,
         )
 
 

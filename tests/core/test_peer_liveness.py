@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peerinfer.config import AntiEntropyConfig, Config
-from peerinfer.core.peer import SHUN_S_MAX
+from peerinfer.core.breaker import OPEN_S_MAX
 from peerinfer.core.peer_view import Applied, Change, PeerStatus
 from peerinfer.core.types import NodeState
 from tests.core.swarm import A, B, C, Swarm, chain, message, new_view
@@ -186,7 +186,7 @@ def test_a_peer_that_fails_again_and_again_is_left_alone_for_longer_until_it_ser
         waits.append(record.paused_until - swarm.now)
         swarm.now = record.paused_until
     assert waits[:4] == [1.0, 2.0, 4.0, 8.0]
-    assert waits[-1] == SHUN_S_MAX
+    assert waits[-1] == OPEN_S_MAX
     swarm.hear(A, next_within_s=600.0)
     swarm.view.unanswered(A, wait_s=1.0, now=swarm.now)
     for peer in (A, A, B):
@@ -194,3 +194,7 @@ def test_a_peer_that_fails_again_and_again_is_left_alone_for_longer_until_it_ser
     assert swarm.view.state(A, now=swarm.now) is PeerStatus.ALIVE
     swarm.view.unanswered(A, wait_s=1.0, now=swarm.now)
     assert swarm.view.state(A, now=swarm.now + 1.0) is PeerStatus.ALIVE
+    for peer in (A, A, B):
+        swarm.view.tried(peer, within_s=5.0, now=swarm.now + 1.0)
+    states = [swarm.view.state(A, now=swarm.now + after) for after in (5.9, 6.0)]
+    assert states == [PeerStatus.PAUSED, PeerStatus.ALIVE], "one tries, the others stay away"

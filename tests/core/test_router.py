@@ -148,11 +148,85 @@ def test_what_was_decided_to_be_served_here_counts_before_the_engine_tells() -> 
 
 def test_a_slower_peer_is_chosen_only_for_what_its_cache_is_worth_there() -> None:
     """At a fifth of the rate, the last 60 tokens take as long as 300 here."""
-    swarm = Swarm()
+    swarm = Swarm(rents=False)
     slow = replace(IDLE, prefill_tokens_per_s=200.0)
     swarm.hear(A, LONG[:15], load=slow)
     assert order(swarm.rank(prompt(LONG[:18], extra_tokens=8)))[0] == A, "240 tokens of 296 are cached"
     assert order(swarm.rank(prompt(LONG[:20], extra_tokens=8)))[0] == ME, "240 tokens of 328 are cached"
+
+
+def test_a_told_wait_shrinks_while_nothing_new_is_heard() -> None:
+    swarm = Swarm()
+    swarm.hear(A, LONG, load=queue(600))
+    swarm.now += 0.5
+    best = swarm.rank(prompt(LONG)).targets[0]
+    assert (best.peer, best.wait_s) == (A, pytest.approx(0.1))
+    swarm.now += 0.4
+    assert swarm.rank(prompt(LONG)).targets[0].wait_s == 0.0
+
+
+def test_a_load_is_as_old_as_its_way_here() -> None:
+    swarm = Swarm()
+    swarm.hear(A, LONG, round_trip_s=0.2)
+    swarm.hear(A, LONG, load=queue(600))
+    waits = {target.peer: target.wait_s for target in swarm.rank(prompt(LONG)).targets}
+    assert waits[A] == pytest.approx(0.5)
+
+
+def test_a_peer_that_has_the_prefix_is_paid_rent_until_buying_is_cheaper() -> None:
+    """528 tokens cost 0.528 s here, or a round trip of 0.3 s there, each time; then they are here."""
+    swarm = Swarm(config=Config(routing=RoutingConfig(rent_prior_uses=0.0)))
+    swarm.hear(A, LONG, round_trip_s=0.3)
+    assert [_serve(swarm, LONG) for _ in range(4)] == [A, A, ME, ME]
+
+
+def test_a_prefix_behind_a_long_round_trip_is_computed_here_at_once() -> None:
+    swarm = Swarm()
+    swarm.hear(A, LONG, round_trip_s=0.3)
+    ranking = swarm.rank(prompt(LONG))
+    assert (order(ranking), ranking.reason) == ([ME, A], "bought: from now on the prefix is here")
+
+
+def test_without_a_ledger_what_is_cheaper_now_is_taken_for_ever() -> None:
+    swarm = Swarm(rents=False)
+    swarm.hear(A, LONG, round_trip_s=0.3)
+    assert {_serve(swarm, LONG) for _ in range(10)} == {A}
+
+
+def test_there_is_nothing_to_rent_where_serving_here_is_cheaper_in_any_case() -> None:
+    swarm = Swarm()
+    swarm.hear(A, LONG[:16], round_trip_s=0.3)
+    assert swarm.rank(prompt(LONG)).tenancy is None
+
+
+def test_nothing_is_bought_while_this_node_is_so_busy_that_forwarding_costs_nothing() -> None:
+    swarm = Swarm()
+    swarm.hear(A, LONG, round_trip_s=0.3)
+    ranking = swarm.rank(prompt(LONG), own=replace(swarm.own, load=queue(1000)))
+    assert (order(ranking), ranking.tenancy) == ([A, ME], None)
+
+
+def test_what_must_be_evicted_adds_to_the_price_as_far_as_it_is_missed() -> None:
+    swarm = Swarm(own=OTHER)
+    swarm.hear(A, LONG, round_trip_s=0.01)
+    plain = swarm.rank(prompt(LONG)).tenancy
+    swarm.view.own.remove(OTHER[:-3:-1])
+    swarm.view.own.insert(OTHER[:-1], now=swarm.now)
+    dear = swarm.rank(prompt(LONG)).tenancy
+    swarm.config = Config(routing=RoutingConfig(rent_prices_evictions=False))
+    assert plain is not None
+    assert dear is not None
+    assert dear.price_s == pytest.approx(1.5 * plain.price_s)
+    assert swarm.rank(prompt(LONG)).tenancy == plain
+
+
+def test_nodes_behind_a_long_round_trip_do_not_take_part_in_placement() -> None:
+    """Where the peer's cache makes up for the round trip exactly, it is not as good as this node: the
+    prefill at stake there is small against the round trip."""
+    swarm = Swarm()
+    swarm.hear(A, LONG[:30], round_trip_s=0.48)
+    swarm.worked(ME, 1000)
+    assert order(swarm.rank(prompt(LONG))) == [ME, A]
 
 
 def test_a_header_that_everybody_has_decides_nothing() -> None:
@@ -162,13 +236,23 @@ def test_a_header_that_everybody_has_decides_nothing() -> None:
     for peer in (A, B, C, D):
         swarm.hear(peer, header)
     served = Counter(_serve(swarm, (*header, *chain(n, 16))) for n in range(10, 30))
-    assert served == {ME: 4, A: 4, B: 4, C: 4, D: 4}
+    assert served == {ME: 5, A: 4, B: 4, C: 4, D: 3}
 
 
 def test_cold_prompts_one_after_the_other_go_round() -> None:
     swarm = _five_idle_nodes()
     served = Counter(_serve(swarm, chain(n, 31)) for n in range(10, 30))
-    assert served == {ME: 4, A: 4, B: 4, C: 4, D: 4}
+    assert served == {ME: 5, A: 4, B: 4, C: 4, D: 3}
+
+
+def test_a_cold_prompt_stays_unless_moving_it_makes_two_nodes_evener() -> None:
+    """Else all nodes would move what comes at once to the same one, that they all believe to be idle."""
+    swarm = _five_idle_nodes()
+    swarm.worked(ME, 500)
+    ranking = swarm.rank(prompt(LONG))
+    assert (order(ranking)[0], ranking.reason) == (ME, "cold, placed on the least busy node")
+    swarm.worked(ME, 50)
+    assert order(swarm.rank(prompt(LONG)))[0] == A
 
 
 def test_cold_prompts_stay_where_the_round_trip_is_not_small_against_their_prefill() -> None:
@@ -288,9 +372,9 @@ def test_a_somewhat_slower_node_takes_its_turn_unless_serving_here_is_faster() -
     swarm.hear(A, load=slower)
     swarm.hear(B)
     swarm.worked(B, 500)
-    swarm.worked(ME, 1000)
+    swarm.worked(ME, 1100)
     assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == B
-    swarm.own = replace(swarm.own, load=replace(slower, recent_prefill_tokens=1000))
+    swarm.own = replace(swarm.own, load=replace(slower, recent_prefill_tokens=1100))
     assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == A
 
 
@@ -312,7 +396,13 @@ def _five_idle_nodes(*, round_trip_s: float = 0.002) -> Swarm:
 
 def _serve(swarm: Swarm, keys: tuple[int, ...]) -> PeerId:
     """Decide on one request and see it through before the next."""
-    decided = swarm.rank(prompt(keys)).targets[0]
+    ranking = swarm.rank(prompt(keys))
+    decided = ranking.targets[0]
+    if swarm.rents is not None and ranking.tenancy is not None:
+        residence_s = swarm.view.own.evictions.residence_s
+        swarm.rents.note(ranking.tenancy, served_here=decided.is_me, residence_s=residence_s, now=swarm.now)
+    if decided.is_me:
+        swarm.view.own.insert(keys, now=swarm.now)
     uncached = len(keys) * 16 + 8 - decided.expected_cached_tokens
     swarm.worked(decided.peer, uncached)
     return decided.peer

@@ -31,28 +31,31 @@ def key_file(path: Path) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[PeerProcess]]:
     tmp_path = tmp_path_factory.mktemp("closed")
-    options = simulated(tmp_path, *key_file(tmp_path / "swarm.key"), prefill_tokens_per_s=4000)
+    key = key_file(tmp_path / "swarm.key")
+    options = simulated(tmp_path, *key, "--allow-overrides", prefill_tokens_per_s=4000)
     with swarm(tmp_path, 2, args=options) as nodes:
         yield nodes
 
 
-def complete(node: PeerProcess, prompt: str) -> int:
-    """Have a prompt completed; how many of its tokens were cached."""
-    body = {"model": "simulated", "prompt": prompt, "max_tokens": 2}
-    answer = node.client.post("/v1/completions", json=body)
+def complete(node: PeerProcess, *, at: PeerProcess) -> tuple[int, int]:
+    """Have the prompt completed at a node; how many tokens were expected in its cache, and how many were."""
+    body = {"model": "simulated", "prompt": PROMPT, "max_tokens": 2}
+    answer = node.client.post("/v1/completions", json=body, headers={"x-peerinfer-target": at.peer_id})
     answer.raise_for_status()
-    return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+    expected = int(answer.headers["x-peerinfer-expected-cached-tokens"])
+    return expected, int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def test_members_share_prefixes(members: list[PeerProcess]) -> None:
-    """Method: one member computes a prompt; the other's decision then expects its pages there."""
+    """Goal: salted keys mean the same to all members. Method: one computes a prompt, the other asks it."""
     first, second = members
-    assert complete(first, PROMPT) == 0
+    assert complete(first, at=first) == (0, 0)
     key_ids = {node.json("status")["swarm_key_id"] for node in members}
     assert len(key_ids) == 1
     assert None not in key_ids
     wait_until(lambda: second.peers()[first.peer_id]["pages"] > 0, within_s=10, what="its pages are known")
-    assert complete(second, PROMPT) > 0
+    expected, cached = complete(second, at=first)
+    assert expected == cached > 0
     for node in members:
         assert "closed swarm" not in node.log.read_text(), "no log shows a prompt"
 

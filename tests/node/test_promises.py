@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from peerinfer.config import Config, RequestConfig, RoutingConfig
 from peerinfer.core.frames import Accept, Ask, Cancel, EndFrame, ErrorFrame, Heartbeat, Refuse, Request, Wait
 from peerinfer.core.types import RequestError
+from peerinfer.node.ports import EngineError
 from peerinfer.node.probes import INCARNATION_MAX
 from peerinfer.sim.network import Conditions
 from tests.node.swarm import Member, ask, completion, text, world
@@ -249,7 +250,9 @@ async def test_a_full_own_queue_sends_the_client_to_the_next_best(autojump_clock
                 await trio.sleep(0.01)
             with pytest.raises(RequestError) as caught:
                 await ask(swarm[0], completion(text(1), policy="local"))
-            assert (caught.value.status, caught.value.retry_after_s) == (503, 1.0)
+            assert caught.value.status == 503
+            wait_s = swarm[0].node.context.own_wait_s()
+            assert caught.value.retry_after_s == pytest.approx(wait_s, rel=0.1), "the true wait"
             answer = await ask(swarm[0], completion(text(1)))
             assert answer.reply.served_by == swarm[1].peer_id
             nursery.cancel_scope.cancel()
@@ -352,3 +355,72 @@ async def test_a_served_request_is_closed_when_its_entry_node_dies(autojump_cloc
             assert decision["duration_s"] is not None
             assert swarm[1].engine.load().running == 0
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+async def test_a_prompt_that_is_too_long_is_refused_where_it_comes_in(
+    autojump_clock: MockClock, endpoint: str
+) -> None:
+    """By no engine, and by no peer: nobody but the entry node hears of it."""
+    async with world(2, config=PAPER, context_tokens=400) as swarm:
+        prompt: dict[str, object] = {"prompt": text(1, 400)}
+        if endpoint == "chat":
+            prompt = {"messages": [{"role": "user", "content": text(1, 400)}]}
+        incoming = replace(completion(""), endpoint=endpoint, body={"model": "simulated", **prompt})  # type: ignore[arg-type]
+        for target in (None, swarm[1].peer_id):
+            with pytest.raises(RequestError) as caught:
+                await ask(swarm[0], replace(incoming, target=target))
+            assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+        decision = swarm[0].node.decision(incoming.id)
+        assert decision is not None
+        assert decision["attempts"] == []
+        assert swarm[1].node.decision(incoming.id) is None
+
+
+async def test_requests_wait_for_an_engine_that_restarts_but_not_for_one_that_never_was_there(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(1, load_s=1.0) as swarm:
+        with pytest.raises(RequestError) as caught:
+            await ask(swarm[0], completion(text(1)))
+        assert (caught.value.status, trio.current_time()) == (503, 0.0)
+        await trio.sleep(2.0)
+        swarm[0].engine.crash(down_s=3.0)
+        assert (await ask(swarm[0], completion(text(1)))).end.usage.completion_tokens == 4
+        assert trio.current_time() > 5.0
+
+
+async def test_a_peer_that_failed_is_tried_by_one_request_and_then_trusted(autojump_clock: MockClock) -> None:
+    """Its breaker shows in the node's own JSON: open, half open, and closed once a request was served."""
+    async with world(2, config=PAPER) as swarm:
+        for seed in range(4):
+            await ask(swarm[1], completion(text(seed), policy="local"))
+        await swarm.all_know_all()
+        take_in = swarm[1].engine.run_infer
+
+        def breaker() -> tuple[object, object]:
+            shown = swarm[0].peers()[swarm[1].peer_id]["breaker"]
+            return shown["state"], shown["failures"]  # type: ignore[index]
+
+        @asynccontextmanager
+        async def failing(request):  # type: ignore[no-untyped-def]
+            raise EngineError("it fails at everything")
+            yield
+
+        assert breaker() == ("closed", 0)
+        swarm[1].engine.run_infer = failing  # type: ignore[method-assign]
+        assert (await ask(swarm[0], completion(text(0)))).reply.route == "local"
+        assert breaker() == ("open", 1)
+        await trio.sleep(3.0)
+        assert breaker() == ("half-open", 1)
+        swarm[1].engine.run_infer = take_in  # type: ignore[method-assign]
+        routes: list[str] = []
+
+        async def one(seed: int) -> None:
+            routes.append((await ask(swarm[0], completion(text(seed)))).reply.route)
+
+        async with trio.open_nursery() as nursery:
+            for seed in (1, 2, 3):
+                nursery.start_soon(one, seed)
+        assert sorted(routes) == ["forwarded", "local", "local"]
+        assert breaker() == ("closed", 0)

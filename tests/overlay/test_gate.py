@@ -90,8 +90,9 @@ async def test_garbage_is_counted_and_costs_its_connection(
 ) -> None:
     peer = await world.start(swarm_key=key)
     async with connected(peer) as stream:
-        await stream.send_all(garbage)
-        await stream.send_eof()
+        with suppress(trio.BrokenResourceError):  # it may be closed on before all is sent
+            await stream.send_all(garbage)
+            await stream.send_eof()
         await closed(stream)
     await until(lambda: peer.sink.drops["handshake"] == 1, within_s=SOON_S)
     other = await world.start(swarm_key=key, join=[peer.address])

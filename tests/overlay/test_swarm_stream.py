@@ -110,3 +110,14 @@ async def test_who_says_too_little_is_told_in_time(
 async def test_who_leaves_before_its_greeting_is_no_member(key: SwarmKey | None, said: list[bytes]) -> None:
     with pytest.raises(NotAMemberError, match=NO_MEMBER):
         await read_all(stream(Wire(said), key), 1)
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+async def test_small_reads_cost_no_reads_of_the_wire(key: SwarmKey | None) -> None:
+    """Messages are asked for length first; what is on the wire already is read once."""
+    wire = Wire([b"".join(await sent(key, GREETING, b"x" * 1000))])
+    reader = stream(wire, key)
+    await read_greeting(reader)
+    first = await reader.read(2)
+    assert wire._pieces == []
+    assert first + await read_all(reader, 7) == b"x" * 1000

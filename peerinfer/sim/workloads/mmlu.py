@@ -36,6 +36,8 @@ class MmluSpec:
     header: bool = True
     """Whether prompts open with MMLU's usual line, which is common to all up to the subject's name."""
     entry: Entry = "round-robin"
+    subjects: int | None = None
+    """So many subjects, drawn by the seed; None: all."""
 
     def build(self, corpus: Corpus) -> Workload:
         """The workload over a corpus."""
@@ -66,6 +68,8 @@ class MmluSpec:
 def _schedule(spec: MmluSpec, counts: list[int]) -> Schedule:
     rng = random.Random(f"mmlu/{spec.seed}")
     questions = [[(subject, number) for number in range(count)] for subject, count in enumerate(counts)]
+    if spec.subjects is not None:
+        questions = rng.sample(questions, min(spec.subjects, len(questions)))
     schedule = _skewed(questions, rng) if spec.skewed else list(chain.from_iterable(questions))
     rng.shuffle(schedule)
     return schedule[: spec.requests]

@@ -1,0 +1,77 @@
+"""Shares per node over a moving window of one subject's requests, and the zones of figure 4."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from peerinfer.sim.experiments.record import Record
+
+WINDOW = 300  # paper figure 3
+STRIDE = 30  # paper figure 3
+SPECIALIST_SHARE = 0.9  # paper figure 4: "essentially 100%"
+DISPERSED_SHARE = 0.75  # guess: what no longer counts as one node's subject
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One window."""
+
+    requests: int
+    """Of the subject so far: where the window ends."""
+    by_node: tuple[float, ...]
+
+    @property
+    def top(self) -> float:
+        """The specialist's share."""
+        return max(self.by_node)
+
+
+def subject_shares(record: Record, topic: int, *, window: int = WINDOW, stride: int = STRIDE) -> list[Share]:
+    """Each node's share of a subject's requests, over the last `window` of them at every `stride`-th.
+
+    The first windows are shorter: what happens before 300 requests have come is zone 1.
+    """
+    served = [row.served_by for row in record.answered if row.topic == topic]
+    shares = []
+    for end in range(stride, len(served) + 1, stride):
+        last = served[max(0, end - window) : end]
+        counts = Counter(last)
+        shares.append(Share(end, tuple(counts[node] / len(last) for node in range(record.nodes))))
+    return shares
+
+
+def busiest_topics(record: Record, count: int) -> list[int]:
+    """The topics with the most requests, most first."""
+    counts = Counter(row.topic for row in record.answered)
+    return [topic for topic, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:count]]
+
+
+def cycling_topics(record: Record, count: int, *, window: int, stride: int) -> list[int]:
+    """The topics that go from zone to zone most often, those with more requests first if equal."""
+
+    def changes(topic: int) -> int:
+        found = zones(subject_shares(record, topic, window=window, stride=stride))
+        return sum(now != before for before, now in pairwise(found))
+
+    size = Counter(row.topic for row in record.answered)
+    enough = [topic for topic, requests in size.items() if requests >= window]
+    return sorted(enough, key=lambda topic: (-changes(topic), -size[topic], topic))[:count]
+
+
+def zones(shares: Sequence[Share]) -> list[int]:
+    """The zone that each window is in (paper figure 4).
+
+    1, competitive: no specialist yet. 2, specialised: one node has nearly all. 3, evicted: what was one
+    node's is dispersed again, until there is a specialist anew.
+    """
+    zone, result = 1, []
+    for share in shares:
+        if share.top >= SPECIALIST_SHARE:
+            zone = 2
+        elif zone == 2 and share.top < DISPERSED_SHARE:
+            zone = 3
+        result.append(zone)
+    return result

@@ -1,0 +1,46 @@
+"""`peerinfer experiment` from the command line, on generated prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from peerinfer.cli.main import peerinfer
+
+
+def invoke(out: Path, *options: str) -> Result:
+    command = ["experiment", "table2", "--requests", "24", "--subjects-max", "3", "--jobs", "1"]
+    return CliRunner().invoke(peerinfer, [*command, "--out", str(out), *options])
+
+
+def test_the_same_command_gives_the_same_tables_without_measuring_again(tmp_path: Path) -> None:
+    """Method: run it twice into one directory and once into another."""
+    first, again = invoke(tmp_path / "a"), invoke(tmp_path / "a")
+    assert first.exit_code == 0, first.output
+    assert "6 measurements, 0 of them are there" in first.stderr
+    assert "measurements" not in again.stderr
+    assert first.stdout == again.stdout
+    assert "Digest of all measurements" in first.stdout
+    assert "the prompts are generated" in first.stdout
+    anew = invoke(tmp_path / "b")
+    assert anew.stdout == first.stdout
+    names = {file.name for file in (tmp_path / "a").iterdir()}
+    assert names == {"cells", "table2.md", "table2.csv", "table2.json"}
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--subject", "astrology"], "--subject: MMLU has no astrology"),
+        (["--data", "."], "has no mmlu/dev"),
+        (["--policy", "local"], "is not one of"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_in_one_line(
+    tmp_path: Path, options: list[str], complaint: str
+) -> None:
+    result = invoke(tmp_path, *options)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
