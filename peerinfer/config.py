@@ -35,6 +35,9 @@ MAY_BE_ZERO = frozenset(
         "forward_margin_s",
         "cold_round_trip_share_max",
         "placement_slack",
+        "placement_gain",
+        "ask_peers_max",
+        "slower_max",
         "rent_prior_uses",
         "rent_prior_weight",
         "prior_round_trip_s",
@@ -90,6 +93,17 @@ class RoutingConfig(Section):
     placement_slack: float = 0.5  # guess
     """Nodes slower than the cheapest by less than this share of its prefill take cold prompts in turn, but
     none that is slower than serving here. Higher: evener shares of work, for slower cold prompts."""
+    placement_gain: float = 1.0  # measured: docs/routing.md
+    """A cold prompt leaves this node only if the other one has done less lately by this many times the
+    prompt's prefill. Higher: less is moved. At 0, nodes that do not hear of each other in time all move what
+    comes at once to the same node."""
+    ask_peers_max: int = 3  # guess
+    """So many of the best peers are asked for their true wait at once; 0: nobody ever is."""
+    ask_above_round_trips: float = 20.0  # guess
+    """They are asked where the wait may be longer than so many round trips. Lower: surer decisions, and a
+    round trip more for most of them."""
+    slower_max: int = 4  # measured: docs/routing.md
+    """A request may be refused so often because it would wait longer than at the next best; 0: never."""
     rent_learns: bool = True
     """Whether the rule when to buy a prefix is learnt (core/rent.py), or stays the first one."""
     rent_prices_evictions: bool = True  # measured: docs/routing.md
@@ -224,7 +238,7 @@ class OverlayConfig(Section):
     """A peer that publishes more is disconnected."""
     gossip_passed_on_per_peer_per_s_max: float = 200.0  # guess: five times what all nodes publish together
     """Messages of the topic's mesh that one peer may send, whoever wrote them; beyond it is disconnected."""
-    streams_opened_per_peer_per_s_max: float = 50.0  # measured: 4.5 ms of CPU each
+    streams_opened_per_peer_per_s_max: float = 200.0  # measured: 2 to 4.5 ms of CPU each
     """New streams beyond this are reset. Lower: calls fail that come in waves, and want streams anew."""
     lookups_per_peer_per_s_max: float = 10.0  # measured: 10 ms of CPU each; a new link asks four times
     """Questions for peers beyond this end their stream."""

@@ -99,6 +99,8 @@ def _write_request(frame: Request) -> dict[str, object]:
         "expected_cached_tokens": whole(frame.expected_cached_tokens),
         "time_left_s": clamped(frame.time_left_s, most=SECONDS_MAX),
     }
+    if frame.wait_at_most_s is not None:
+        fields["wait_at_most_s"] = clamped(frame.wait_at_most_s, most=SECONDS_MAX)
     if frame.answered_token_ids:  # a kind of its own: who does not know it must not answer from the start
         fields |= {"t": "continue", "answered_token_ids": _packed(frame.answered_token_ids)}
     return fields
@@ -197,6 +199,9 @@ def _read_request(id: str, fields: Fields) -> Request:
         prompt_pages=fields.uint("prompt_pages"),
         expected_cached_tokens=fields.uint("expected_cached_tokens"),
         time_left_s=fields.real("time_left_s", most=SECONDS_MAX),
+        wait_at_most_s=(
+            fields.real("wait_at_most_s", most=SECONDS_MAX) if fields.has("wait_at_most_s") else None
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from peerinfer.core.types import Endpoint, Load, Usage
 
-RefuseCode = Literal["overloaded", "draining", "not_ready", "wrong_model", "bad_request"]
+RefuseCode = Literal["overloaded", "draining", "not_ready", "wrong_model", "bad_request", "slower"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,8 @@ class Request:
     expected_cached_tokens: int
     time_left_s: float
     """After this the entry node has given up."""
+    wait_at_most_s: float | None = None
+    """Refuse it as `slower` if it would wait longer than this for its prefill; None: however long."""
     answered_token_ids: tuple[int, ...] = ()
     """The answer's tokens that the client has already: serve what follows them."""
 
@@ -59,7 +61,7 @@ class Refuse:
     error_code: str | None = None
     """OpenAI's `error.code`, of `bad_request`."""
     wait_s: float = 0.0
-    """The true wait here, of `overloaded`."""
+    """The true wait here, of `overloaded` and `slower`."""
     incarnation: int = 0
     seq: int = 0
     load: Load | None = None

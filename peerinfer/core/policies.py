@@ -7,11 +7,12 @@ options are in, the answer is the same. Nodes that must not be forwarded to are 
 `cost` in words: the cheapest node serves, but a peer only if that saves more than a margin, and only until
 the rents that were paid for its prefix have reached the price of computing it here (core/rent.py). Nodes that
 differ by less than some share of the prefill that even the cheapest has to do are as good as each other:
-among them the one that has computed the least lately serves, so that cold prompts spread, and a prefix
-that every node holds (a common system prompt) decides nothing. Two bounds keep that from costing anybody:
-a node counts as good as this one only if its round trip is small against its own prefill, and as
-good as the cheapest only if it is not much slower. What a node has computed lately is its owner's word,
-since other entry nodes send it work, too.
+among them the one that has computed the least lately serves, so that cold prompts spread, and a prefix that
+every node holds (a common system prompt) decides nothing. What is best served here leaves only if that makes
+the two nodes evener: else all nodes would move what comes at once to the one that they all take for idle.
+Two bounds keep placement from costing anybody: a node counts as good as this one only if its round trip is
+small against its own prefill, and as good as the cheapest only if it is not much slower. What a node has
+computed lately is its owner's word, since other entry nodes send it work, too.
 """
 
 from __future__ import annotations
@@ -116,6 +117,11 @@ def cost(situation: Situation) -> Choice:
         ]
         if len(equal) > 1:
             chosen = min(equal, key=lambda option: (option.recent_work_s, option))
+            here = situation.mine
+            enough_s = chosen.recent_work_s + config.placement_gain * here.prefill_s
+            is_best = situation.ready and here.cost_s <= best.cost_s + config.forward_margin_s
+            if is_best and here.recent_work_s <= enough_s:
+                chosen = here
             kind = "equally cached" if best.expected_cached_tokens else "cold"
             return _before_others(chosen, situation), f"{kind}, placed on the least busy node"
     return _unless_here(best, situation)

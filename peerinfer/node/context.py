@@ -10,7 +10,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -23,7 +23,7 @@ from peerinfer.core.rent import RentLedger
 from peerinfer.core.retry_budget import RetryBudget
 from peerinfer.core.router import OwnState
 from peerinfer.core.swarm_key import SwarmKey
-from peerinfer.core.types import EngineState, NodeState, PeerId
+from peerinfer.core.types import EngineState, Load, NodeState, PeerId
 from peerinfer.node.at_work import AtWork
 from peerinfer.node.cache_sync import CacheSync
 from peerinfer.node.decisions import Decision, Decisions
@@ -150,9 +150,15 @@ class Context:
             self.totals.add(decision)
         self.events.tell("request", decision.as_json)
 
+    def told_load(self) -> Load:
+        """The load as peers are told: what is decided for this node and not yet in the engine counts."""
+        load = self.engine.load()
+        ahead = self.view.own_unsettled_tokens
+        return replace(load, queued_prefill_tokens=load.queued_prefill_tokens + ahead) if ahead else load
+
     def own_wait_s(self) -> float:
         """How long a request that arrives now would wait here before its prefill."""
-        return wait_s(self.engine.load(), self.config.routing)
+        return wait_s(self.told_load(), self.config.routing)
 
     def drop(self, kind: str, peer: PeerId | None, reason: str) -> None:
         """Count what was refused."""

@@ -48,9 +48,17 @@ class TargetFailedError(Exception):
 
 @asynccontextmanager
 async def send_request(
-    node: Context, request: InferRequest, prompt: Prompt, k: Candidate, *, deadline: float
+    node: Context,
+    request: InferRequest,
+    prompt: Prompt,
+    k: Candidate,
+    *,
+    deadline: float,
+    wait_at_most_s: float | None = None,
 ) -> AsyncIterator[AsyncIterator[Chunk | End]]:
     """Have peer k serve the request; it may work on it until `deadline`, on trio's clock.
+
+    It has the last word: it refuses what would wait there for longer than `wait_at_most_s`.
 
     Raises:
         TargetFailedError: k is lost, silent, overloaded, draining or failed.
@@ -62,7 +70,7 @@ async def send_request(
             with exchange.failing(silent_after_s=node.config.request.open_timeout_s):
                 call = await stack.enter_async_context(node.overlay.open_call(k.peer))
             try:
-                await exchange.open(call, request, deadline=deadline)
+                await exchange.open(call, request, deadline=deadline, wait_at_most_s=wait_at_most_s)
                 yield exchange.chunks(call)
             finally:
                 if not exchange.over:
@@ -95,7 +103,9 @@ class _Exchange:
         except PeerLostError:
             raise self._lost() from None
 
-    async def open(self, call: Call, request: InferRequest, *, deadline: float) -> None:
+    async def open(
+        self, call: Call, request: InferRequest, *, deadline: float, wait_at_most_s: float | None
+    ) -> None:
         """Send the request and wait until it is accepted."""
         config = self._node.config.request
         sent_at = trio.current_time()
@@ -109,6 +119,7 @@ class _Exchange:
                     prompt_pages=len(self._prompt.keys),
                     expected_cached_tokens=self._expected,
                     time_left_s=max(0.0, deadline - sent_at),
+                    wait_at_most_s=wait_at_most_s,
                     answered_token_ids=request.answered_token_ids,
                 )
             )
@@ -188,6 +199,9 @@ class _Exchange:
                 return RequestError(
                     frame.message, status=frame.status, code=frame.error_code, param=frame.param
                 )
+            case Refuse(code="slower"):
+                self._observe(frame)  # all that is wrong with the peer is that it has this much to do
+                return TargetFailedError("slower")
             case Refuse():
                 self._observe(frame)
                 now = trio.current_time()

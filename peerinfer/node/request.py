@@ -1,11 +1,11 @@
 """Algorithm 1 of the paper, SendRequest(r, i): what node i does with an incoming request r.
 
 Read `handle_request` and then `_send` top to bottom, with the paper's line numbers beside them. Between
-reading the view and choosing a target there is no `await`, so each decision is atomic. A target that fails
-before its first token is followed by the next best, the own engine last (paper §3.3); after one that fails
-later the answer goes on elsewhere from what the client has (node/continuation.py), by the same lines. A
-request that a peer forwarded to us does not come here: it is served where it arrived (node/serve.py), so no
-request takes two hops.
+reading the view and choosing a target there is no `await`, so each decision is atomic; where a wait may be
+long, the best are asked first (core/asking.py). A target that fails before its first token is followed by the
+next best, the own engine last (paper §3.3); after one that fails later the answer goes on elsewhere from what
+the client has (node/continuation.py), by the same lines. A request that a peer forwarded to us does not come
+here: it is served where it arrived (node/serve.py), so no request takes two hops.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from functools import partial
 
 import trio
 
+from peerinfer.core.asking import wait_at_most_s, worth_asking
 from peerinfer.core.router import Candidate, Prompt, Ranking, rank
 from peerinfer.core.types import Chunk, End, EngineState, InferRequest, RequestError
+from peerinfer.node.ask import ask_all
 from peerinfer.node.context import Context
 from peerinfer.node.continuation import Serving, answer_of, first_item, read_prompt
 from peerinfer.node.decisions import Attempt, Decision
@@ -85,7 +87,7 @@ async def _send(
     """
     patient_until = trio.current_time() + node.config.request.patience_s
     while True:
-        ranking = _get_best_nodes(node, r, prompt, decision)  # lines 3-5
+        ranking = await _get_best_nodes(node, r, prompt, decision)  # lines 3-5
         for k in _targets(node, r, ranking):  # line 5's k, then §3.3's next best
             attempt = Attempt(peer=k.peer, outcome="failed")
             decision.attempts.append(attempt)
@@ -94,6 +96,8 @@ async def _send(
                 serving = await _begin(stack, node, request, prompt, k, decision)  # lines 6-19
             except TargetFailedError as failure:
                 attempt.outcome = failure.outcome
+                if failure.outcome == "slower":
+                    break  # nothing failed: with what it has just told, another is the best
                 stop_before_it_harms_more(decision)
                 continue
             except RequestError:
@@ -101,41 +105,53 @@ async def _send(
                 raise
             attempt.outcome = "served"
             return serving
-        passing = met_failures(decision) or node.engine_state is EngineState.RESTARTING
-        patient = r.target is None and passing
-        if not patient or trio.current_time() >= patient_until:
-            raise nobody(node)
-        await trio.sleep(PAUSE_S)
+        else:
+            passing = met_failures(decision) or node.engine_state is EngineState.RESTARTING
+            patient = r.target is None and passing
+            if not patient or trio.current_time() >= patient_until:
+                raise nobody(node)
+            await trio.sleep(PAUSE_S)
 
 
-def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: Decision) -> Ranking:
-    """getBestNode: the candidates, best first. Synchronous, hence atomic."""
+async def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: Decision) -> Ranking:
+    """getBestNode: the candidates, best first; after asking the best where that is worth a round trip."""
     policy = r.policy or node.config.routing.policy
-    now = trio.current_time()
-    ranking = rank(
-        node.view,
-        prompt,
-        node.own_state(),
-        policy=policy,
-        config=node.config.routing,
-        now=now,
-        turn=node.turn,
-        draw=node.rng.random(),
-        target=r.target,
-        rents=node.rents,
-    )
+    ranking = _rank(node, r, prompt, policy)
+    if policy == "cost" and r.target is None:
+        was_refused = bool(decision.attempts) and decision.attempts[-1].outcome == "slower"
+        peers = worth_asking(ranking.targets, node.config.routing, was_refused=was_refused)
+        if peers:
+            await ask_all(node, peers, prompt)
+            ranking = _rank(node, r, prompt, policy)
     if ranking.tenancy is not None:
         node.rents.note(
             ranking.tenancy,
             served_here=ranking.targets[0].is_me,
             residence_s=node.view.own.evictions.residence_s,
-            now=now,
+            now=trio.current_time(),
         )
-    node.turn += 1
     if decision.ranking is None:
+        node.turn += 1
         node.retry_budget.request()
+    if decision.first_chunk_at is None:
         decision.policy, decision.prompt_tokens, decision.ranking = policy, prompt.tokens, ranking
     return ranking
+
+
+def _rank(node: Context, r: Incoming, prompt: Prompt, policy: str) -> Ranking:
+    """One look at the view. Synchronous, hence atomic."""
+    return rank(
+        node.view,
+        prompt,
+        node.own_state(),
+        policy=policy,
+        config=node.config.routing,
+        now=trio.current_time(),
+        turn=node.turn,
+        draw=node.rng.random(),
+        target=r.target,
+        rents=node.rents,
+    )
 
 
 def _targets(node: Context, r: Incoming, ranking: Ranking) -> Iterator[Candidate]:
@@ -181,12 +197,28 @@ async def _begin(
             )
         else:  # line 14
             # Lines 15-18: send, wait for the ack, and on success update the estimate of k's tree.
+            limit_s = _wait_at_most_s(node, k, decision)
             chunks = await attempt.enter_async_context(
-                send_request(node, request, prompt, k, deadline=deadline)
+                send_request(node, request, prompt, k, deadline=deadline, wait_at_most_s=limit_s)
             )
         first = await first_item(node, k, chunks, deadline=deadline)
         opened = await stack.enter_async_context(attempt.pop_all())
     return Serving(k=k, chunks=_chain(first, chunks), close=opened.aclose, deadline=deadline)
+
+
+def _wait_at_most_s(node: Context, k: Candidate, decision: Decision) -> float | None:
+    """How long a peer may have the request wait; None once it was refused often enough, or has begun."""
+    refused = sum(attempt.outcome == "slower" for attempt in decision.attempts)
+    ranking = decision.ranking
+    asks = decision.policy == "cost" and decision.first_chunk_at is None
+    if (
+        ranking is None
+        or not asks
+        or k is not ranking.targets[0]
+        or refused >= node.config.routing.slower_max
+    ):
+        return None
+    return wait_at_most_s(k, ranking.targets)
 
 
 async def _chain(first: Chunk | End, rest: AsyncIterator[Chunk | End]) -> AsyncIterator[Chunk | End]:

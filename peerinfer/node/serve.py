@@ -59,7 +59,7 @@ def _answer_ask(node: Context, call: Call, ask: Ask) -> Wait:
         wait_s=node.own_wait_s(),
         incarnation=stamp.incarnation,
         seq=stamp.seq,
-        load=node.engine.load(),
+        load=node.told_load(),
         known_incarnation=node.view.known_incarnation(call.peer),
     )
 
@@ -75,6 +75,8 @@ def _refusal(node: Context, request: Request) -> Refuse | None:
         return _refuse(node, request, "not_ready", f"the engine is {node.engine_state}")
     if load.queued >= node.config.request.queued_per_slot_max * load.slots:
         return _refuse(node, request, "overloaded", f"{load.queued} requests wait")
+    if request.wait_at_most_s is not None and node.own_wait_s() > request.wait_at_most_s:
+        return _refuse(node, request, "slower", "the next best node is faster")
     return None
 
 
@@ -87,7 +89,7 @@ def _refuse(node: Context, request: Request, code: RefuseCode, message: str) -> 
         wait_s=node.own_wait_s(),
         incarnation=stamp.incarnation,
         seq=stamp.seq,
-        load=node.engine.load(),
+        load=node.told_load(),
     )
 
 
@@ -97,6 +99,9 @@ class _Service:
     def __init__(self, node: Context, call: Call, opening: Request) -> None:
         self._node, self._call, self._opening = node, call, opening
         self._last_sent_at = trio.current_time()
+        pages_tokens = opening.prompt_pages * node.engine.info.page_size
+        self._unsettled_tokens = max(0, pages_tokens - opening.expected_cached_tokens)
+        node.view.forwarded(node.me, self._unsettled_tokens)  # before the engine knows: others ask now
         self._decision = node.decisions.add(
             Decision(
                 request_id=opening.id,
@@ -122,6 +127,7 @@ class _Service:
                 terminal = await self._answer(nursery)
                 nursery.cancel_scope.cancel()
         finally:  # also when the entry node is gone
+            self._settle()
             self._node.load_changed()
             self._close(terminal)
         await self._call.send(terminal)
@@ -142,6 +148,7 @@ class _Service:
                 expected_cached_tokens=self._promised(token_ids, keys),
             )
             async with node.engine.run_infer(request) as items:  # lines 7-13, at the peer
+                self._settle()
                 stamp = node.stamp()
                 node.load_changed()
                 await self._send(
@@ -149,7 +156,7 @@ class _Service:
                         id=opening.id,
                         incarnation=stamp.incarnation,
                         seq=stamp.seq,
-                        load=node.engine.load(),
+                        load=node.told_load(),
                     )
                 )
                 nursery.start_soon(self._heartbeats)
@@ -171,7 +178,7 @@ class _Service:
                 incarnation=stamp.incarnation,
                 tree_version=stamp.tree_version,
                 seq=stamp.seq,
-                load=node.engine.load(),
+                load=node.told_load(),
             )
         except RequestError as error:
             return Refuse(
@@ -230,6 +237,11 @@ class _Service:
     async def _send(self, frame: Frame) -> None:
         await self._call.send(frame)
         self._last_sent_at = trio.current_time()
+
+    def _settle(self) -> None:
+        """The engine's load has this request now, or it is over."""
+        self._node.view.settled(self._node.me, self._unsettled_tokens)
+        self._unsettled_tokens = 0
 
     def _close(self, terminal: Terminal) -> None:
         decision = self._decision

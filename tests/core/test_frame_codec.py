@@ -53,6 +53,7 @@ FRAMES = st.one_of(
         prompt_pages=UINT,
         expected_cached_tokens=UINT,
         time_left_s=SECONDS,
+        wait_at_most_s=st.none() | SECONDS,
     ),
     st.builds(Accept, id=ID, incarnation=UINT, seq=UINT, load=LOAD),
     st.builds(

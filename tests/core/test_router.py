@@ -236,13 +236,23 @@ def test_a_header_that_everybody_has_decides_nothing() -> None:
     for peer in (A, B, C, D):
         swarm.hear(peer, header)
     served = Counter(_serve(swarm, (*header, *chain(n, 16))) for n in range(10, 30))
-    assert served == {ME: 4, A: 4, B: 4, C: 4, D: 4}
+    assert served == {ME: 5, A: 4, B: 4, C: 4, D: 3}
 
 
 def test_cold_prompts_one_after_the_other_go_round() -> None:
     swarm = _five_idle_nodes()
     served = Counter(_serve(swarm, chain(n, 31)) for n in range(10, 30))
-    assert served == {ME: 4, A: 4, B: 4, C: 4, D: 4}
+    assert served == {ME: 5, A: 4, B: 4, C: 4, D: 3}
+
+
+def test_a_cold_prompt_stays_unless_moving_it_makes_two_nodes_evener() -> None:
+    """Else all nodes would move what comes at once to the same one, that they all believe to be idle."""
+    swarm = _five_idle_nodes()
+    swarm.worked(ME, 500)
+    ranking = swarm.rank(prompt(LONG))
+    assert (order(ranking)[0], ranking.reason) == (ME, "cold, placed on the least busy node")
+    swarm.worked(ME, 50)
+    assert order(swarm.rank(prompt(LONG)))[0] == A
 
 
 def test_cold_prompts_stay_where_the_round_trip_is_not_small_against_their_prefill() -> None:
@@ -362,9 +372,9 @@ def test_a_somewhat_slower_node_takes_its_turn_unless_serving_here_is_faster() -
     swarm.hear(A, load=slower)
     swarm.hear(B)
     swarm.worked(B, 500)
-    swarm.worked(ME, 1000)
+    swarm.worked(ME, 1100)
     assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == B
-    swarm.own = replace(swarm.own, load=replace(slower, recent_prefill_tokens=1000))
+    swarm.own = replace(swarm.own, load=replace(slower, recent_prefill_tokens=1100))
     assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == A
 
 

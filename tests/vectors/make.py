@@ -95,6 +95,16 @@ FRAMES: dict[str, Frame] = {
         expected_cached_tokens=512,
         time_left_s=599.5,
     ),
+    "request, impatient": Request(
+        id="7f3a",
+        endpoint="chat",
+        body=b'{"model":"m","messages":[{"role":"user","content":"Hi"}]}',
+        fingerprint=fingerprint(FIELDS),
+        prompt_pages=33,
+        expected_cached_tokens=512,
+        time_left_s=599.5,
+        wait_at_most_s=0.25,
+    ),
     "continue": Request(
         id="7f3a",
         endpoint="completions",
@@ -106,6 +116,15 @@ FRAMES: dict[str, Frame] = {
         answered_token_ids=(9707, 0, 4294967295),
     ),
     "accept": Accept(id="7f3a", incarnation=1767225600000, seq=41, load=BUSY),
+    "refuse, slower": Refuse(
+        id="7f3a",
+        code="slower",
+        message="the next best node is faster",
+        wait_s=0.75,
+        incarnation=1767225600000,
+        seq=41,
+        load=BUSY,
+    ),
     "refuse, overloaded": Refuse(
         id="7f3a",
         code="overloaded",

@@ -1,0 +1,47 @@
+"""Fresher than gossip: whom to ask for the true wait before a request goes out, and how long to wait there.
+
+What is known of a peer's load is up to a polling interval old, and others forward to it meanwhile. Two cures,
+each for one round trip. *Ask* the few best at once and decide anew, where a wait may be large against the
+round trip; how large is judged by the wait that was told and, since that may be over or have only begun, by
+how busy the target was lately. And let the target have the *last word*: a request says how long it may wait
+there before the next best would have been faster, and a target whose wait is longer refuses at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peerinfer.config import RoutingConfig
+from peerinfer.core.policies import Candidate
+from peerinfer.core.types import PeerId
+
+RECENT_S = 43.0
+"""The span that `recent_work_s` stands for: work counts half every 30 s (docs/protocol.md), 30 / ln 2."""
+
+
+def worth_asking(
+    targets: Sequence[Candidate], config: RoutingConfig, *, was_refused: bool
+) -> tuple[PeerId, ...]:
+    """The best peers, if asking them is worth a round trip: always after a refusal, since others are then
+    busier than they seemed, too."""
+    asked = [target for target in targets if target.away][: config.ask_peers_max]
+    if not asked:
+        return ()
+    best = targets[0]
+    busy = min(1.0, best.recent_work_s / RECENT_S)
+    wait_s = best.wait_s + busy * best.prefill_s
+    round_trip_s = max(target.rtt_s for target in asked)
+    if was_refused or wait_s > config.ask_above_round_trips * round_trip_s:
+        return tuple(target.peer for target in asked)
+    return ()
+
+
+def wait_at_most_s(target: Candidate, targets: Sequence[Candidate]) -> float | None:
+    """The wait at a target beyond which the next best is faster; None if there is no other.
+
+    What was expected, and the round trip that a refusal takes, is granted in any case.
+    """
+    others = [other.cost_s for other in targets if other.peer != target.peer]
+    if not others:
+        return None
+    return max(min(others) - target.prefill_s, target.wait_s + target.rtt_s)

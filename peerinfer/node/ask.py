@@ -1,0 +1,43 @@
+"""Asking peers for their true wait, several at once. What they answer is in the view when this returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from peerinfer.core.frames import Ask, Wait
+from peerinfer.core.router import Prompt
+from peerinfer.core.types import PeerId
+from peerinfer.node.context import Context, log
+from peerinfer.node.ports import PeerLostError
+
+ASK_S_MIN = 0.05
+"""A peer is given at least this long; a machine that is busy answers late, and that is an answer, too."""
+ASK_ROUND_TRIPS = 3.0
+"""A peer that takes longer than so many round trips is not waited for."""
+
+
+async def ask_all(node: Context, peers: Sequence[PeerId], prompt: Prompt) -> None:
+    """Ask these peers at the same time, and wait for the answers, but not long."""
+    known = [record for peer in peers if (record := node.view.get(peer)) is not None]
+    prior_s = node.config.routing.prior_round_trip_s
+    slowest_s = max([prior_s if each.round_trip_s is None else each.round_trip_s for each in known] or [0.0])
+    with trio.move_on_after(max(ASK_S_MIN, ASK_ROUND_TRIPS * slowest_s)):
+        async with trio.open_nursery() as nursery:
+            for record in known:
+                nursery.start_soon(_ask, node, record.peer, prompt)
+
+
+async def _ask(node: Context, peer: PeerId, prompt: Prompt) -> None:
+    try:
+        async with node.overlay.open_call(peer) as call:
+            await call.send(Ask(id="ask", prompt_tokens=prompt.tokens or 0, expected_cached_tokens=0))
+            frame = await call.receive()
+    except PeerLostError:
+        return  # the overlay has told
+    if isinstance(frame, Wait):
+        now = trio.current_time()
+        node.view.observe_load(peer, frame.load, incarnation=frame.incarnation, seq=frame.seq, now=now)
+    else:
+        log.debug("peer=%s answered an ask with %s", peer, type(frame).__name__)

@@ -1,0 +1,66 @@
+"""Load that is fresher than gossip: nodes are asked, and the one that is to serve has the last word."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock
+
+from peerinfer.config import Config, RoutingConfig
+from tests.node.swarm import Answer, Member, ask, completion, world
+
+SLOW = {"prefill_tokens_per_s": 500.0, "slots": 8}
+PREFIX = "x" * 4000
+
+
+async def _together(*requests: tuple[Member, str]) -> list[Answer]:
+    answers: list[Answer | None] = [None] * len(requests)
+
+    async def one(place: int, member: Member, prompt: str) -> None:
+        answers[place] = await ask(member, completion(prompt))
+
+    async with trio.open_nursery() as nursery:
+        for place, (member, prompt) in enumerate(requests):
+            nursery.start_soon(one, place, member, prompt)
+    return [answer for answer in answers if answer is not None]
+
+
+async def _owner_is_known(swarm: object, owner: Member) -> None:
+    """One node has the prefix, all know, and nothing is going on any more."""
+    await ask(owner, completion(PREFIX, policy="local"))
+    await trio.sleep(60.0)
+
+
+def _outcomes(member: Member, answer: Answer) -> list[str]:
+    decision = member.node.context.decisions.get(answer.reply.request_id)
+    assert decision is not None
+    return [attempt.outcome for attempt in decision.attempts]
+
+
+async def test_a_peer_refuses_what_would_be_served_sooner_elsewhere(autojump_clock: MockClock) -> None:
+    """Two nodes send it a prompt of 4 s at the same moment, each believing it to be idle; the second one
+    would wait, and is served sooner by its own node, which needs no longer for it."""
+    config = Config(routing=RoutingConfig(ask_peers_max=0, placement_gain=0.0))
+    async with world(3, config=config, **SLOW) as swarm:
+        await _owner_is_known(swarm, swarm[2])
+        tails = ["y" * 2000, "z" * 2000]
+        answers = await _together((swarm[0], PREFIX[:2000] + tails[0]), (swarm[1], PREFIX[:2000] + tails[1]))
+        outcomes = sorted(_outcomes(swarm[place], answer) for place, answer in enumerate(answers))
+        assert outcomes == [["served"], ["slower", "served"]]
+        assert swarm[0].state_of(swarm[2]) == swarm[1].state_of(swarm[2]) == "alive", "nothing failed"
+
+
+async def test_busy_peers_are_asked_and_avoided_before_gossip_tells(autojump_clock: MockClock) -> None:
+    """The owner gets work from its own clients; a moment later another node decides, and asks first."""
+    async with world(3, **SLOW) as swarm:
+        await _owner_is_known(swarm, swarm[2])
+        for _ in range(8):
+            await ask(swarm[2], completion("w" * 4000 + str(trio.current_time()), policy="local"))
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                busy = completion(f"{number}" * 4000, policy="local")
+                nursery.start_soon(ask, swarm[2], busy)
+            await trio.sleep(0.01)
+            answer = await ask(swarm[0], completion(PREFIX[:2000] + "v" * 2000))
+            assert answer.reply.served_by != swarm[2].peer_id
+            assert _outcomes(swarm[0], answer) == ["served"], "it did not have to be refused"
+            nursery.cancel_scope.cancel()
