@@ -49,7 +49,9 @@ class AntiEntropy:
         self._latest: dict[PeerId, bytes] = {}
         self._arrived = trio.Event()
         self._pulled_at: dict[PeerId, float] = {}
-        self._pulls: trio.MemorySendChannel[PeerId] | None = None
+        self._wanted: dict[PeerId, float] = {}
+        """Peers to be pulled soon, and since when."""
+        self._pull_due = trio.Event()
         self._rounds_without_tree = 0
         self._published_version: tuple[int, int] | None = None
         self._published_at = -1e9
@@ -60,11 +62,10 @@ class AntiEntropy:
     async def run(self) -> None:
         """Send, receive and watch until cancelled."""
         async with trio.open_nursery() as nursery:
-            self._pulls, pulls = trio.open_memory_channel[PeerId](self._node.config.anti_entropy.peers_max)
             nursery.start_soon(self._publish_rounds)
             nursery.start_soon(self._apply_messages)
             nursery.start_soon(self._watch_silence)
-            nursery.start_soon(self._pull_wanted, pulls)
+            nursery.start_soon(self._pull_wanted)
 
     # Sending
 
@@ -75,7 +76,8 @@ class AntiEntropy:
         now = trio.current_time()
         version = (node.incarnation, node.view.own.version)
         changed = version != self._published_version
-        complete = changed or self._rounds_without_tree + 1 >= config.complete_every
+        due = self._rounds_without_tree + 1 >= config.complete_every
+        complete = changed or due or not len(node.view.own)  # an empty tree costs nothing
         active = changed or self._mark() != self._published_mark
         self._published_version, self._published_at, self._published_mark = version, now, self._mark()
         self._rounds_without_tree = 0 if complete else self._rounds_without_tree + 1
@@ -184,25 +186,30 @@ class AntiEntropy:
     def want(self, peer: PeerId) -> None:
         """Pull the peer's tree when it may be pulled next."""
         now, config = trio.current_time(), self._node.config.anti_entropy
-        if self._pulls is None or now < self._pulled_at.get(peer, -1e9):
+        if now < self._pulled_at.get(peer, -1e9):
             return  # a pull is under way or was just made; the next round asks again
         self._pulled_at[peer] = now + config.pull_interval_s
-        try:
-            self._pulls.send_nowait(peer)
-        except trio.WouldBlock:
+        if len(self._wanted) >= config.peers_max:
             self._node.drop("snapshot", peer, "too many pulls wait")
+            return
+        self._wanted[peer] = now
+        self._pull_due.set()
 
-    async def _pull_wanted(self, wanted: trio.MemoryReceiveChannel[PeerId]) -> None:
+    async def _pull_wanted(self) -> None:
+        node = self._node
         async with trio.open_nursery() as nursery:
-            async for peer in wanted:
-                nursery.start_soon(self._pull, peer)
+            while True:
+                await self._pull_due.wait()
+                await trio.sleep(node.rng.uniform(0.0, 0.1))  # many may have noticed at once
+                self._pull_due, wanted = trio.Event(), self._wanted
+                self._wanted = {}
+                for peer, since in wanted.items():
+                    known = node.view.get(peer)
+                    if known is None or (known.confirmed_at or 0.0) <= since:
+                        nursery.start_soon(self._pull, peer)  # else its own message brought its tree
 
     async def _pull(self, peer: PeerId) -> None:
-        node, wanted_at = self._node, trio.current_time()
-        await trio.sleep(node.rng.uniform(0.0, 0.1))  # many may have noticed at once
-        known = node.view.get(peer)
-        if known is not None and (known.confirmed_at or 0.0) > wanted_at:
-            return  # its own message brought its tree meanwhile
+        node = self._node
         try:
             with trio.fail_after(node.config.request.accept_timeout_s):
                 payload = await node.overlay.pull(peer)

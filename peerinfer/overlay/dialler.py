@@ -194,6 +194,8 @@ class Dialler:
         """Forget the learned peer that was not heard of for the longest time."""
         while len(self._given_up) >= TARGETS_MAX:
             self._given_up.pop(next(iter(self._given_up)))
+        if len(self._targets) < TARGETS_MAX:
+            return
         learned = [each for each in self._targets.values() if not each.given and self._wants(each)]
         if len(learned) >= TARGETS_MAX:
             del self._targets[min(learned, key=lambda each: (each.heard_at, each.peer)).peer]

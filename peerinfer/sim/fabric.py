@@ -74,6 +74,8 @@ class Fabric:
     ) -> None:
         self.seed = seed
         self.postman = Postman()
+        self.links_newcomers = False
+        """Whether nodes are linked to all others as soon as they start, without dialling."""
         self._silence_s = silence_s
         self._weather = Weather(seed=seed, default=conditions or Conditions())
         self._members: dict[PeerId, Member] = {}
@@ -137,8 +139,13 @@ class Fabric:
     def attach(self, member: Member) -> None:
         """A node is there now."""
         assert member.peer_id not in self._members, f"{member.peer_id} runs already"
-        self._members[member.peer_id] = member
         self.postman.attach(member)
+        if self.links_newcomers:
+            for other in self._members.values():
+                connection = self.connection(member.peer_id, other.peer_id)
+                member.join_connection(connection, asks=False)
+                other.join_connection(connection, asks=False)
+        self._members[member.peer_id] = member
 
     def detach(self, member: Member) -> None:
         """A node is gone."""
@@ -155,15 +162,6 @@ class Fabric:
     def member(self, peer: PeerId) -> Member | None:
         """A node that can be reached by name; None if there is none at the moment."""
         return self._members.get(peer)
-
-    def link_all(self) -> None:
-        """Connect everybody with everybody at once, as in a swarm that has lived for long."""
-        for a in self._members:
-            for b in self._members:
-                if a < b:
-                    connection = self.connection(a, b)
-                    self._members[a].join_connection(connection, asks=False)
-                    self._members[b].join_connection(connection, asks=False)
 
     def connection(self, a: PeerId, b: PeerId) -> Connection:
         """The connection between two nodes that dial each other; one, even if both do at once."""

@@ -21,6 +21,9 @@ from rich.progress import track
 from peerinfer.sim.runtime import run_virtual
 from peerinfer.sim.storm import KINDS, Storm, Verdict
 
+TOLD_EACH = 500
+"""Seeds between two lines of progress where there is no terminal to draw a bar on."""
+
 
 def run_seed(seed: int) -> Verdict:
     """What comes of one seed. What ends its world is a violation like any other."""
@@ -74,7 +77,10 @@ def main(seed: int | None, seeds: int, first: int, jobs: int) -> None:
     kinds: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     verdicts = soak(range(first, first + seeds), jobs=jobs)
-    for verdict in track(verdicts, total=seeds, description="seeds", disable=not sys.stderr.isatty()):
+    in_terminal = sys.stderr.isatty()
+    for verdict in track(verdicts, total=seeds, description="seeds", disable=not in_terminal):
+        if not in_terminal and (done := verdict.seed - first) and done % TOLD_EACH == 0:
+            click.echo(f"{done} of {seeds} seeds after {time.perf_counter() - began:.0f} s", err=True)
         kinds[verdict.kind] += 1
         totals["requests"] += verdict.requests
         totals["answered"] += verdict.answered

@@ -43,6 +43,7 @@ class World:
         self.network = SimNetwork(seed=spec.seed, conditions=spec.conditions)
         self.nodes: list[Place] = []
         self._born = False
+        self.network.links_newcomers = spec.linked
         self._numbers = itertools.count()
         self._engine_s: dict[str, float] = {}
         self._stack = AsyncExitStack()
@@ -52,11 +53,9 @@ class World:
         self._nursery = await self._stack.enter_async_context(trio.open_nursery())
         for node in self.spec.nodes:
             await self.join(node)
-        if self.spec.linked:
-            self.network.link_all()
         for a, b, conditions in self.spec.links:
             self.set_conditions(conditions, a, b)
-        self._born = True
+        self._born, self.network.links_newcomers = True, False
         return self
 
     async def __aexit__(

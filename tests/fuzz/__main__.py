@@ -24,7 +24,9 @@ def main() -> int:
     """Run the command line."""
     targets = all_targets()
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
-    parser.add_argument("--cases", type=int, default=100_000, help="in all; shared by the targets")
+    parser.add_argument(
+        "--cases", type=int, default=100_000, help="in all; shared by the targets, slow ones get fewer"
+    )
     parser.add_argument("--target", choices=sorted(targets), action="append", default=[])
     parser.add_argument("--seed", type=int, default=time.time_ns() // 10**9)
     parser.add_argument("--keep", action="store_true")
@@ -33,7 +35,7 @@ def main() -> int:
     print(f"seed {options.seed}", flush=True)
     started, failed, total = time.monotonic(), False, 0
     for target in chosen:
-        left = -(-options.cases // len(chosen))
+        left = -(-options.cases // len(chosen) // target.cost)
         seed = options.seed
         while left > 0:
             result = run_target(target, cases=min(left, CHUNK), seed=seed)

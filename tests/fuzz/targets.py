@@ -38,6 +38,7 @@ from peerinfer.engine.upstream_error import refusal, stream_error
 from peerinfer.node.serve import _parse as parse_forwarded
 from peerinfer.overlay.addresses import dialable, is_peer_id, parse_listen_address, parse_peer_address
 from peerinfer.overlay.framing import Deframer, with_length
+from tests.fuzz import http_face
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
@@ -57,6 +58,8 @@ class Target:
     codec: Literal["json", "cbor", "msgpack"] | None = None
     seeds: tuple[bytes, ...] = ()
     """Besides those in the corpus."""
+    cost: int = 1
+    """How many cases of the others one of these takes as long as."""
 
 
 def _snapshot(payload: bytes) -> None:
@@ -302,6 +305,7 @@ def all_targets() -> dict[str, Target]:
                 _json({"object": "error", "message": "no"}),
             ),
         ),
+        Target(name="http", run=http_face.run, refusals=(), seeds=http_face.SEEDS, cost=20),
         Target(name="headers", run=_headers, refusals=(RequestError,), seeds=_HEADERS),
         Target(
             name="address",

@@ -87,7 +87,9 @@ async def test_who_floods_the_mesh_is_disconnected_before_its_messages_are_read(
     world: LibP2PWorld, rpc: bytes
 ) -> None:
     """Method: messages that say nothing, so that no limit on what they say applies."""
-    a, b = await start_linked(world)
+    a = await world.start(gossip_passed_on_per_peer_per_s_max=10.0)
+    b = await world.start(join=[a.address])
+    await until(lambda: b.linked_to(a.id), within_s=SOON_S)
     async with raw_host() as attacker:
         await attacker.connect(a.address)
         await until(lambda: a.linked_to(attacker.id), within_s=SOON_S)
