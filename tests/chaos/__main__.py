@@ -30,13 +30,14 @@ from tests.chaos.tally import Tally
 @click.option(
     "--engine", type=click.Choice(["simulated", "embedded"]), default="simulated", show_default=True
 )
+@click.option("--keep", type=click.Path(path_type=Path), help="Keep the nodes' logs in this directory.")
 @click.option("--seed", type=int, default=None, help="Of the faults and the requests; printed.")
-def main(minutes: float, size: int, count: int, engine: str, seed: int | None) -> None:
+def main(minutes: float, size: int, count: int, engine: str, keep: Path | None, seed: int | None) -> None:
     """Run real nodes under random faults; status 1 if an answer was lost or wrong."""
     seed = int(time.time()) if seed is None else seed
     click.echo(f"seed {seed}: {size} nodes ({engine}), {count} clients, {minutes:g} minutes")
     with tempfile.TemporaryDirectory() as directory:
-        tally = trio.run(_run, Path(directory), minutes, size, count, engine, seed)
+        tally = trio.run(_run, keep or Path(directory), minutes, size, count, engine, seed)
     for line in tally.lines():
         click.echo(line)
     sys.exit(bool(tally.bad))

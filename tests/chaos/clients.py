@@ -45,7 +45,10 @@ class Clients:
         elif node.life != life or node.ending:
             self._tally.excused += 1
         else:
-            self._tally.bad.append(f"{request_id} at {node.name}: {wrong}")
+            status = node.process.process.poll()
+            ended = "" if status is None else f" (whose process has ended by itself, status {status})"
+            self._tally.bad.append(f"{request_id} at {node.name}{ended}: {wrong}")
+            await trio.sleep(1.0)
 
 
 async def _answer(client: httpx.AsyncClient, http: str, question: Question) -> tuple[str | None, str]:

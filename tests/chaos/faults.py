@@ -61,6 +61,7 @@ class Nodes:
     """All of them."""
 
     def __init__(self, directory: Path, *, size: int, engine: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         config = directory / "chaos.toml"
         speeds = "simulated_prefill_tokens_per_s = 5000\nsimulated_decode_tokens_per_s = 30\nslots = 16\n"
         config.write_text(f'[engine]\nkind = "{engine}"\n{speeds if engine == "simulated" else ""}')
