@@ -5,7 +5,7 @@ READY := $(VENV)/.installed
 SGLANG_VENV ?= .venv-sglang
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install model demo test sim-soak lint fmt fuzz bench clean sglang-cpu test-sglang
+.PHONY: chaos help venv install model demo test sim-soak lint fmt fuzz bench clean sglang-cpu test-sglang
 
 help: ## Show the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ fmt: $(READY) ## Rewrite the code in the project's format
 
 bench: $(READY) ## Benchmarks; they report and assert nothing
 	$(BIN)/python -m pytest benchmarks --benchmark-only
+
+chaos: model ## Real nodes under random faults for MINUTES (10), every answer held against the right one
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(CHAOS_OPTIONS)
 
 clean: ## Remove everything that was built, .venv included
 	rm -rf $(VENV) $(SGLANG_VENV) build dist *.egg-info .coverage .benchmarks .hypothesis .import_linter_cache

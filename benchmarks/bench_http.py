@@ -1,8 +1,8 @@
 """What the HTTP face costs: requests per second and CPU, against bare Starlette in the same run.
 
-Both run on hypercorn's trio worker in one server process of their own; the answers are made up at once,
-so that all that is measured is HTTP and the face. The bare application reads and parses the body too, and
-sends as many bytes in as many pieces. Rounds alternate. Run it as
+The face runs on its own server, the bare application on hypercorn's trio worker, both in one process; the
+answers are made up at once, so that all that is measured is HTTP and the face. The bare application reads
+and parses the body too, and sends as many bytes in as many pieces. Rounds alternate. Run it as
 
     python benchmarks/bench_http.py [--rounds 5] [--requests 2000]
 """

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import trio
 
 from peerinfer.config import EngineConfig
 from peerinfer.engine.sglang_flags import HOST, reserved_ports, server_command, server_environment
@@ -82,6 +83,13 @@ def real_server(directory: Path, *args: str) -> Iterator[RealServer]:
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+async def empty_cache(client: httpx.AsyncClient) -> None:
+    """Have a server forget all prompts, as soon as it has ended what a test before left to it."""
+    with trio.fail_after(120):
+        while not (await client.post("/flush_cache")).is_success:
+            await trio.sleep(0.05)  # polls a real process: there is nothing to wait on
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

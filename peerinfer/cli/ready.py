@@ -51,6 +51,8 @@ def show_ready(ready: Ready, *, as_json: bool) -> None:
     """Print it to stdout, for programs or for people."""
     if as_json:
         click.echo(ready_json(ready))
+        for note in notes(ready):
+            click.echo(f"Note: {note}", err=True)
     else:
         print_ready(plain_console(), ready)
 

@@ -34,6 +34,7 @@ ARRIVALS_AT_ONCE_MAX = 128.0  # guess: a machine full of nodes that all come bac
 HANDSHAKES_MAX = 256  # guess: a task and a socket each
 HANDSHAKES_PER_ADDRESS_MAX = 64  # guess
 ADDRESSES_MAX = 1024  # guess
+REASON_CHARS_MAX = 200
 TOLD_EVERY_S = 60.0
 """Between two lines about strangers."""
 
@@ -72,7 +73,7 @@ class Gate:
             try:
                 return await self._let_in(connection, listening)
             except Exception as error:
-                reason = root_of(error)
+                reason = _shown(root_of(error))
             finally:
                 self._shaking[address] -= 1
                 if not self._shaking[address]:
@@ -124,6 +125,11 @@ def _network_of(connection: Any) -> str:
     except (AttributeError, OSError, ValueError):  # gone again already, or relayed
         return "elsewhere"
     return str(ip) if ip.version == 4 else str(ipaddress.ip_network((ip, 64), strict=False))
+
+
+def _shown(reason: str) -> str:
+    """A reason as a log may have it: the library quotes what strangers sent."""
+    return "".join(each if each.isprintable() else "?" for each in reason[:REASON_CHARS_MAX])
 
 
 def root_of(error: BaseException) -> str:

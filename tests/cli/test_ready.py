@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
-from peerinfer.cli.ready import Ready, print_ready
+from peerinfer.cli.ready import Ready, print_ready, show_ready
 
 LAN = "/ip4/192.0.2.7/tcp/4001/p2p/12D3KooWme"
 LOOPBACK = "/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWme"
@@ -58,6 +59,14 @@ def test_a_closed_swarm_is_joined_with_its_key_and_a_closed_api_called_with_its(
     assert f"peerinfer join {LAN} --swarm-key 'my swarm.key'\n" in shown
     assert '-H "authorization: Bearer $PEERINFER_API_KEY"' in shown
     assert "no key" not in shown
+
+
+def test_programs_get_the_notes_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    show_ready(READY, as_json=True)
+    said = capsys.readouterr()
+    assert said.out.count("\n") == 1
+    assert said.err.startswith("Note: this swarm has no key")
+    assert said.err.count("\n") == 1
 
 
 def test_a_node_without_addresses_says_so() -> None:

@@ -18,7 +18,7 @@ from peerinfer.engine.sglang import SGLangEngine
 from peerinfer.engine.sglang_build import build_attached
 from tests.contract import test_engine_contract as contract
 from tests.engine.support import MirrorSink
-from tests.real_sglang import RealServer
+from tests.real_sglang import RealServer, empty_cache
 
 pytestmark = pytest.mark.sglang
 
@@ -61,7 +61,7 @@ async def engines(sglang_server: RealServer) -> list[SGLangEngine]:
 @pytest.fixture
 async def empty(sglang_server: RealServer) -> None:
     async with httpx.AsyncClient(base_url=sglang_server.url, timeout=60, trust_env=False) as client:
-        assert (await client.post("/flush_cache")).is_success
+        await empty_cache(client)
 
 
 @pytest.mark.parametrize("promise", KEPT, ids=lambda promise: promise.__name__.removeprefix("test_"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -23,15 +24,21 @@ def told(answer: str) -> dict[str, Any]:
 def chunks(stream: str) -> list[dict[str, Any]]:
     """A stream's chunks without what differs in each answer, and with its pieces of text put together."""
     found: list[dict[str, Any]] = []
-    texts: dict[int, str] = {}
+    texts: dict[str, str] = {}
     for event in stream.split("\n\n"):
         if not event.startswith("data: {"):
             continue
         chunk = told(event.removeprefix("data: "))
-        for choice in chunk["choices"]:
-            piece = choice.get("delta", choice)
-            key = "text" if "text" in piece else "content"
-            texts[choice["index"]] = texts.get(choice["index"], "") + (piece.pop(key, None) or "")
+        for whose, holder, key in (each for choice in chunk["choices"] for each in _texts(choice)):
+            texts[whose] = texts.get(whose, "") + (holder.pop(key, None) or "")
         if chunk not in found:
             found.append(chunk)
     return [*sorted(found, key=json.dumps), {"texts": texts}]
+
+
+def _texts(choice: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Where a choice has pieces of text: the answer's own, and the arguments of its calls."""
+    piece = choice.get("delta", choice)
+    yield str(choice["index"]), piece, "text" if "text" in piece else "content"
+    for call in piece.get("tool_calls") or ():
+        yield f"{choice['index']}, call {call['index']}", call["function"], "arguments"

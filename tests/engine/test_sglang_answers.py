@@ -20,7 +20,7 @@ from tests.real_sglang import RealServer
 
 pytestmark = pytest.mark.sglang
 
-TOKENS = 8
+TOKENS = 6
 """Of an answer at most: a CPU makes some ten a second."""
 LONG = "All work and no play makes Jack a dull boy. " * 130
 LONG_TOKENS = 130 * 11

@@ -6,7 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 import trio
@@ -14,6 +13,8 @@ import trio
 from peerinfer.config import EngineConfig
 from peerinfer.core.types import EngineState
 from peerinfer.engine.sglang_process import ManagedServer, ServerState
+from tests.engine.kv_publisher import PAGE, Mirror
+from tests.engine.test_kv_mirror_sglang import SEED, Prompts, mirrored, predicted, serving, told
 from tests.real_sglang import START_S, sglang_model, sglang_python
 
 pytestmark = pytest.mark.sglang
@@ -21,13 +22,14 @@ READY, RESTARTING = EngineState.READY, EngineState.RESTARTING
 
 
 async def test_a_real_server_says_how_far_it_is_and_leaves_no_process_behind(tmp_path: Path) -> None:
-    """One test for one life, since a start takes half a minute: the scheduler is killed, SGLang must notice,
-    and all its processes must be gone before the next run, which is ended in the middle of its start."""
+    """One test for one life, since a start takes half a minute. Its blocks of one token, which are SGLang's
+    default on a GPU, are mirrored as pages. Then the scheduler is killed, SGLang must notice, and all its
+    processes must be gone before the next run, which is ended in the middle of its start."""
     config = EngineConfig(
         kind="sglang",
         python=sglang_python(),
-        cache_tokens=4096,
-        args=("--device", "cpu"),
+        cache_tokens=2048,
+        args=("--device", "cpu", "--page-size", "1"),
         health_timeout_s=30,
     )
     server = ManagedServer(config, model=sglang_model(), log_path=tmp_path / "sglang.log")
@@ -46,8 +48,7 @@ async def test_a_real_server_says_how_far_it_is_and_leaves_no_process_behind(tmp
         steps = await until(READY)
         assert any("loading the weights" in step or "warming up" in step for step in steps), steps
         first = _processes(server)
-        assert await _cached_tokens(server) == 0
-        assert await _cached_tokens(server) > 0
+        await _blocks_of_one_token_are_mirrored_as_pages(server.url)
         workers = [each for each in first if "scheduler" in each.name() or "scheduler" in str(each.cmdline())]
         os.kill(workers[0].pid, signal.SIGKILL)
         (why,) = [detail for detail in await until(RESTARTING) if "starting it again" in detail]
@@ -68,10 +69,15 @@ def _processes(server: ManagedServer) -> list[psutil.Process]:
     return [main, *main.children(recursive=True)]
 
 
-async def _cached_tokens(server: ManagedServer) -> int:
-    body = {"model": Path(sglang_model()).name, "prompt": "the quick brown fox " * 20, "max_tokens": 1}
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
-        answer = (await client.post(f"{server.url}/v1/completions", json=body)).raise_for_status()
-    cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-    assert isinstance(cached, int)
-    return cached
+async def _blocks_of_one_token_are_mirrored_as_pages(url: str) -> None:
+    prompts, mirror = Prompts(SEED + 2), Mirror()
+    async with serving(url) as server, mirrored(server.endpoints, mirror):
+        assert server.endpoints.block_size == 1
+        for number in range(40):
+            tokens = prompts.draw()
+            promised = predicted(mirror, tokens)
+            cached = await server.cached_tokens(tokens)
+            assert cached // PAGE * PAGE == promised, f"prompt {number}"
+            await told(mirror, tokens)
+        assert mirror.sync.unkeyed_blocks == 0
+        assert any(type(event).__name__ == "BlockRemoved" for event in mirror.events)

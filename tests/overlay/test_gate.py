@@ -16,6 +16,7 @@ from tests.contract.overlay_worlds import LibP2PWorld, Peer, until
 from tests.contract.test_overlay_contract import SOON_S, answer, request
 from tests.overlay.peer_process import DATA_FRAMES
 from tests.overlay.raw_host import raw_host
+from tests.overlay.test_hardening import host_of
 
 KEY, OTHER = SwarmKey(b"k" * 32), SwarmKey(b"o" * 32)
 
@@ -97,6 +98,25 @@ async def test_garbage_is_counted_and_costs_its_connection(
     await until(lambda: peer.sink.drops["handshake"] == 1, within_s=SOON_S)
     other = await world.start(swarm_key=key, join=[peer.address])
     await until(lambda: other.linked_to(peer.id), within_s=SOON_S)
+
+
+async def test_what_a_stranger_sent_does_not_fill_the_log(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Method: a handshake that fails with what the stranger sent, as parsers of the library do."""
+    caplog.set_level(logging.INFO, "peerinfer.overlay")
+    peer = await world.start()
+
+    async def fail(*_: object) -> None:
+        raise ValueError("\x1b[2J\n" * 10_000)
+
+    monkeypatch.setattr(host_of(peer).network.upgrader.security_multistream, "secure_inbound", fail)
+    async with connected(peer) as stream:
+        await closed(stream)
+    await until(lambda: peer.sink.drops["handshake"] == 1, within_s=SOON_S)
+    assert len(peer.sink.reasons[0]) == gate.REASON_CHARS_MAX
+    assert peer.sink.reasons[0].isprintable()
+    assert "\x1b" not in caplog.text
 
 
 async def test_who_says_nothing_is_closed_on(world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch) -> None:

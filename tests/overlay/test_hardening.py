@@ -16,7 +16,7 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
-from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import hardening
@@ -254,3 +254,36 @@ async def test_nothing_is_kept_of_messages_that_went_by(world: LibP2PWorld) -> N
     for peer in (a, b):
         assert not host_of(peer).router.recent_message_deliveries
         assert not host_of(peer).router.equivocation_detection
+
+
+class Frames:
+    """A connection that keeps what its streams write."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    async def _write_frame(self, data: bytes) -> None:
+        self.written.append(data)
+
+
+def yamux_stream(conn: Frames, *, window: int) -> YamuxStream:
+    stream = YamuxStream(7, conn, is_initiator=True)  # type: ignore[arg-type]
+    stream.send_window = window
+    return stream
+
+
+async def test_message_that_fits_is_the_librarys_own_frame_without_its_locks() -> None:
+    """The same bytes, the same window left; and none of it before the window allows it."""
+    ours, theirs = Frames(), Frames()
+    quick, slow = yamux_stream(ours, window=100), yamux_stream(theirs, window=100)
+    await hardening._write_alone(quick, b"x" * 60)
+    await hardening._write_in_frames(slow, b"x" * 60)
+    assert ours.written == theirs.written
+    assert quick.send_window == slow.send_window == 40
+    assert hardening._one_frame(quick, b"x" * 41) is None
+    assert hardening._one_frame(quick, b"") is None
+    async with quick.window_lock:
+        assert hardening._one_frame(quick, b"x") is None
+    quick.send_closed = True
+    assert hardening._one_frame(quick, b"x") is None
+    assert quick.send_window == 40
