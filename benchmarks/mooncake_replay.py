@@ -1,9 +1,9 @@
 """Mooncake's traces against eight nodes: what fresher load is worth. The core decides, without trio.
 
 Open loop, by the traces' own clock, in blocks of 512 tokens. A node prefills one prompt after the other;
-trees are fresh, loads are as old as gossip makes them. `central` is SGLang's cache_aware rule with exact load,
-the longest match if it covers more than half, else the fewest requests, and those as soon as nodes differ by
-too many.
+trees are fresh, loads are as old as gossip makes them. `central` is SGLang's cache_aware rule with exact
+load: the longest match if it covers more than half, else the fewest requests, and those as soon as nodes
+differ by too many.
 
     python benchmarks/mooncake_replay.py --data DIR [--requests N]
 """
