@@ -38,6 +38,7 @@ MAY_BE_ZERO = frozenset(
         "placement_gain",
         "ask_peers_max",
         "slower_max",
+        "bias_s_max",
         "rent_prior_uses",
         "rent_prior_weight",
         "prior_round_trip_s",
@@ -97,6 +98,9 @@ class RoutingConfig(Section):
     """A cold prompt leaves this node only if the other one has done less lately by this many times the
     prompt's prefill. Higher: less is moved. At 0, nodes that do not hear of each other in time all move what
     comes at once to the same node."""
+    bias_s_max: float = 1.0  # guess
+    """By so much at most a peer counts as dearer or cheaper than predicted, because predictions about it were
+    wrong lately; 0: predictions are not corrected."""
     ask_peers_max: int = 3  # guess
     """So many of the best peers are asked for their true wait at once; 0: nobody ever is."""
     ask_above_round_trips: float = 20.0  # guess

@@ -75,6 +75,16 @@ class _Collector(Collector):
         yield CounterMetricFamily(
             "peerinfer_expected_cached_tokens", "Those expected there.", totals.expected_cached_tokens
         )
+        yield CounterMetricFamily(
+            "peerinfer_saved_by_forwarding_seconds",
+            "Time to first tokens that forwarding saved, against serving here.",
+            totals.saved_by_forwarding_s,
+        )
+        yield CounterMetricFamily(
+            "peerinfer_lost_by_forwarding_seconds",
+            "Time to first tokens that forwarding cost, where serving here would have been faster.",
+            totals.lost_by_forwarding_s,
+        )
         yield _histogram("ttft_seconds", "From a client's request to its first token.", totals.ttft)
         yield _histogram(
             "request_duration_seconds", "From a client's request to its answer's end.", totals.duration

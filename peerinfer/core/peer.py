@@ -16,6 +16,7 @@ from peerinfer.core.breaker import Breaker
 from peerinfer.core.cost_model import wait_s
 from peerinfer.core.estimate import Estimate
 from peerinfer.core.failure_detector import FailureDetector
+from peerinfer.core.prediction_error import PredictionError
 from peerinfer.core.types import Load, NodeState, PeerId
 
 ROUND_TRIPS_KEPT = 6  # guess
@@ -56,6 +57,8 @@ class PeerRecord:
     next_within_s: float
     round_trip_s: float | None
     """The least of the last few; None until measured."""
+    prediction_error_s: float | None
+    """By how much first tokens from there came later than predicted, lately; None until measured."""
     load: Load
     unsettled_tokens: int
     """Uncached tokens that this node forwarded and that `load` does not tell of yet."""
@@ -80,6 +83,8 @@ class Peer:
         "confirmed_at",
         "detector",
         "detour_s",
+        "error",
+        "error_s",
         "estimate",
         "incarnation",
         "load",
@@ -109,6 +114,7 @@ class Peer:
         self.round_trip_s: float | None = None
         self.unsettled_tokens = 0
         self.breaker = Breaker()
+        self.error = PredictionError()
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS_KEPT)
         self._config = config.routing
         self.renew(incarnation)
@@ -139,6 +145,8 @@ class Peer:
         self.recent_tokens = self.load.recent_prefill_tokens + ahead_tokens
         self.busy_until = self.load_at + wait_s(self.load, self._config)
         """When the work that it told of is done: told waits shrink while we hear nothing new."""
+        self.error_s = self.error.at(self.load_at)
+        """By how much predictions about it are off; None while too little is known."""
         measured = self.round_trip_s
         self.detour_s = self._config.prior_round_trip_s if measured is None else measured
         ready = self.state is NodeState.ALIVE
@@ -196,6 +204,7 @@ class Peer:
             confirmed_at=self.confirmed_at,
             next_within_s=self.detector.next_within_s,
             round_trip_s=self.round_trip_s,
+            prediction_error_s=self.error_s,
             load=self.load,
             unsettled_tokens=self.unsettled_tokens,
             paused_until=max(self.paused_until, self.breaker.open_until),

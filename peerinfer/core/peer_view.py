@@ -20,6 +20,7 @@ from typing import Literal
 from peerinfer.config import Config
 from peerinfer.core.estimate_index import PAGE_BYTES, EstimateIndex
 from peerinfer.core.peer import Peer, PeerRecord, PeerStatus
+from peerinfer.core.prediction_error import PredictionError
 from peerinfer.core.push_back import resume_at
 from peerinfer.core.radix_tree import RadixTree
 from peerinfer.core.snapshot import Snapshot
@@ -63,6 +64,7 @@ class PeerView:
         self.page_size = page_size
         self.own_unsettled_tokens = 0
         """What was decided to be served here and is not in the engine's load yet."""
+        self.own_error = PredictionError()
         self._config = config
         self._peers: dict[PeerId, Peer] = {}
         self._index = EstimateIndex()
@@ -199,6 +201,15 @@ class PeerView:
         known = self._peers.get(peer)
         if known is not None:
             known.observe_round_trip(max(0.0, seconds))
+
+    def observe_error(self, peer: PeerId, error_s: float, *, now: float) -> None:
+        """A first token from there, or from here, took so much longer than predicted without any bias."""
+        known = self._peers.get(peer)
+        if peer == self.me:
+            self.own_error.observe(error_s, now=now)
+        elif known is not None:
+            known.error.observe(error_s, now=now)
+            known.weigh()
 
     def forwarded(self, peer: PeerId, uncached_tokens: int) -> None:
         """A request goes there, or stays here if `peer` is this node; it counts as load from now on.

@@ -38,7 +38,7 @@ class Candidate(NamedTuple):
     """
 
     cost_s: float
-    """Until the first token: round trip, transfer, wait and prefill."""
+    """Until the first token: round trip, transfer, wait and prefill, corrected by what was learnt."""
     away: bool
     """False for this node, True for a peer."""
     wait_s: float
@@ -53,6 +53,8 @@ class Candidate(NamedTuple):
     """Since the peer last confirmed the tree that was matched; None for this node, or without a tree."""
     recent_work_s: float
     """The prefill it has done lately and has been given to do, in its own seconds."""
+    bias_s: float
+    """Part of the cost: how much more wrong predictions about it were lately than those about this node."""
 
     @property
     def is_me(self) -> bool:

@@ -140,7 +140,9 @@ class _Weighing:
         wait_s = slot_wait_s(own.load, self._config) + ahead_tokens * s_per_token
         cost_s = wait_s + prefill_s
         recent_s = (own.load.recent_prefill_tokens + ahead_tokens) * s_per_token
-        return Candidate(cost_s, False, wait_s, view.me, matched, expected, prefill_s, 0.0, None, recent_s)
+        return Candidate(
+            cost_s, False, wait_s, view.me, matched, expected, prefill_s, 0.0, None, recent_s, 0.0
+        )
 
     def peers(self, now: float) -> tuple[list[Candidate], list[Peer]]:
         """The peers that can be forwarded to, and those that cannot. The hot loop of a decision."""
@@ -148,6 +150,7 @@ class _Weighing:
         page_size, cacheable_tokens = self._view.page_size, self._cacheable_tokens
         tokens, own_s_per_token = self._tokens, self._s_per_token
         sent_s = transfer_s(tokens)
+        own_error_s, bias_s_max = self._view.own_error.at(now), self._config.bias_s_max
         options: list[Candidate] = []
         skipped: list[Peer] = []
         for peer in self._view.candidates():
@@ -166,12 +169,25 @@ class _Weighing:
             if peer.busy_until > now:
                 wait_s += peer.busy_until - now
             rtt_s = peer.detour_s
-            cost_s = rtt_s + sent_s + wait_s + prefill_s
+            bias_s = 0.0
+            if own_error_s is not None and peer.error_s is not None:
+                bias_s = min(max(peer.error_s - own_error_s, -bias_s_max), bias_s_max)
+            cost_s = rtt_s + sent_s + wait_s + prefill_s + bias_s
             age_s = None if peer.confirmed_at is None else now - peer.confirmed_at
             recent_s = peer.recent_tokens * s_per_token
             options.append(
                 Candidate(
-                    cost_s, True, wait_s, peer.peer, matched, expected, prefill_s, rtt_s, age_s, recent_s
+                    cost_s,
+                    True,
+                    wait_s,
+                    peer.peer,
+                    matched,
+                    expected,
+                    prefill_s,
+                    rtt_s,
+                    age_s,
+                    recent_s,
+                    bias_s,
                 )
             )
         return options, skipped

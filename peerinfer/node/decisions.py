@@ -36,11 +36,25 @@ class Decision:
     chosen: PeerId | None = None
     expected_cached_tokens: int = 0
     attempts: list[Attempt] = field(default_factory=list)
+    predicted_s: float | None = None
+    """Until the first token, by the target that served it; None before there is one."""
+    alone_s: float | None = None
+    """What serving it here was predicted to take at that moment."""
+    actual_s: float | None = None
+    """What its target really took."""
     cached_tokens: int | None = None
     started_at: float = 0.0
     first_chunk_at: float | None = None
     ended_at: float | None = None
     error: str | None = None
+
+    @property
+    def regret_s(self) -> float | None:
+        """How much sooner the best of the other candidates would have been, by what was known of it."""
+        if self.actual_s is None or self.ranking is None:
+            return None
+        others = [each.cost_s for each in self.ranking.targets if each.peer != self.chosen]
+        return max(0.0, self.actual_s - min(others)) if others else 0.0
 
     def as_json(self) -> dict[str, object]:
         """The body of `/peerinfer/v1/requests/{id}`."""
@@ -58,6 +72,9 @@ class Decision:
             "reason": ranking.reason if ranking else "forwarded by a peer",
             "expected_cached_tokens": self.expected_cached_tokens,
             "cached_tokens": self.cached_tokens,
+            "predicted_s": self.predicted_s,
+            "actual_s": self.actual_s,
+            "regret_s": self.regret_s,
             "ttft_s": _since(self.started_at, self.first_chunk_at),
             "duration_s": _since(self.started_at, self.ended_at),
             "attempts": [{"peer_id": a.peer, "outcome": a.outcome} for a in self.attempts],

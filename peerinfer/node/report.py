@@ -36,6 +36,11 @@ def status(node: Context, *, uptime_s: float) -> dict[str, object]:
             "unkeyed_blocks": node.cache_sync.unkeyed_blocks,
         },
         "load": load_json(node.engine.load()),
+        "routing": {
+            "saved_by_forwarding_s": node.totals.saved_by_forwarding_s,
+            "lost_by_forwarding_s": node.totals.lost_by_forwarding_s,
+            "rented_prefixes": len(node.rents),
+        },
         "dropped": {kind: node.dropped[kind] for kind in DROPPED},
     }
 
@@ -57,6 +62,7 @@ def _peer_json(node: Context, record: PeerRecord, now: float) -> dict[str, objec
         "addrs": list(record.addrs),
         "state": str(node.view.state(record.peer, now=now)),
         "rtt_s": record.round_trip_s,
+        "prediction_error_s": record.prediction_error_s,
         "incarnation": record.incarnation,
         "seq": record.seq,
         "tree_version": record.tree_version,

@@ -24,6 +24,7 @@ from peerinfer.node.context import Context
 from peerinfer.node.continuation import Serving, answer_of, first_item, read_prompt
 from peerinfer.node.decisions import Attempt, Decision
 from peerinfer.node.forward import TargetFailedError, send_request
+from peerinfer.node.hindsight import note_first
 from peerinfer.node.local import run_infer
 from peerinfer.node.outcome import (
     check_length,
@@ -189,6 +190,7 @@ async def _begin(
     Raises `TargetFailedError` for a failure that the next target may do better with.
     """
     deadline = decision.started_at + node.config.request.deadline_s
+    begun_at = trio.current_time()
     async with AsyncExitStack() as attempt:
         if k.is_me:  # line 6
             # Lines 7-13: the engine makes room, infers, updates its KV cache; its events update the tree.
@@ -202,6 +204,7 @@ async def _begin(
                 send_request(node, request, prompt, k, deadline=deadline, wait_at_most_s=limit_s)
             )
         first = await first_item(node, k, chunks, deadline=deadline)
+        note_first(node, k, decision, first, begun_at=begun_at)
         opened = await stack.enter_async_context(attempt.pop_all())
     return Serving(k=k, chunks=_chain(first, chunks), close=opened.aclose, deadline=deadline)
 

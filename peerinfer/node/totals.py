@@ -47,8 +47,19 @@ class Totals:
         self.cached_tokens = 0
         self.ttft = Histogram()
         self.duration = Histogram()
+        self.saved_by_forwarding_s = 0.0
+        """What clients of this node did not wait because another node answered, against serving here."""
+        self.lost_by_forwarding_s = 0.0
+        """What they waited longer, where serving here would have been faster."""
         self.attempts: Counter[str] = Counter()
         """Targets that were tried, by what came of it."""
+
+    def forwarding_saved(self, seconds: float) -> None:
+        """A forwarded request's first token came so much earlier than it would have here; less is later."""
+        if seconds >= 0.0:
+            self.saved_by_forwarding_s += seconds
+        else:
+            self.lost_by_forwarding_s -= seconds
 
     def add(self, decision: Decision) -> None:
         """A request of a client's has ended."""

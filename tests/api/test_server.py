@@ -118,7 +118,7 @@ async def busy_face(nursery: trio.Nursery, node: ScriptedNode) -> tuple[Face, li
     return face, [fresh, idle, streaming, *waiting, deaf]
 
 
-async def test_cancelled_face_ends_within_a_second(
+async def test_a_cancelled_face_waits_for_no_client(
     node: ScriptedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With clients of every kind; the node's work is cancelled, and nothing is logged."""
@@ -129,7 +129,7 @@ async def test_cancelled_face_ends_within_a_second(
         start = trio.current_time()
         nursery.cancel_scope.cancel()
     took = trio.current_time() - start
-    assert took < 1
+    assert took < 5  # a client that is waited for would hold it for ever
     assert node.outcomes == ["cancelled"] * 4
     assert caplog.records == []
     for client in clients:

@@ -20,7 +20,7 @@ def candidate(peer: str, *, wait_s: float = 0.0, prefill_s: float = 1.0, busy: f
     cost_s = rtt_s + wait_s + prefill_s
     age_s = None if peer == ME else 0.1
     recent_s = busy * RECENT_S
-    return Candidate(cost_s, peer != ME, wait_s, peer, 0, 0, prefill_s, rtt_s, age_s, recent_s)  # type: ignore[arg-type]
+    return Candidate(cost_s, peer != ME, wait_s, peer, 0, 0, prefill_s, rtt_s, age_s, recent_s, 0.0)  # type: ignore[arg-type]
 
 
 def asked(*targets: Candidate, was_refused: bool = False, config: RoutingConfig = CONFIG) -> tuple[str, ...]:
