@@ -17,6 +17,8 @@ FRESH = (0.02, 0.05)
 """Δ_poll and a pause between requests in which every node hears what the last one changed."""
 STALE = (0.5, 0.0)
 """The paper's: each request follows the answer before it at once."""
+SWEEP = tuple((poll_s, 0.0) for poll_s in paper.POLLS_S)
+"""The paper's other polling periods, measured where its hotspots come from: see docs/experiments.md."""
 
 Line = tuple[str, str, float, Cell]
 """(label, policy, the paper's share, cell)."""
@@ -34,17 +36,20 @@ def _lines(settings: Settings) -> Iterator[Line]:
         yield "skewed", policy, paper.SKEWED_HOTTEST, settings.cell(policy, skewed=True)
 
 
-def _pages(settings: Settings) -> Iterator[tuple[int, bool, str, Cell]]:
-    """(page size, header, how fresh views are, cell)."""
+def _pages(settings: Settings) -> Iterator[tuple[int, bool, str, float | None, Cell]]:
+    """(page size, header, how fresh views are, the paper's share, cell)."""
     fewer = min(settings.requests or PAGE_REQUESTS_MAX, PAGE_REQUESTS_MAX)
-    for page_size in (1, 16):
-        for header in (True, False):
-            for poll_s, pause_s in (FRESH, STALE):
-                cell = settings.cell(
-                    PAPER_POLICY, poll_s=poll_s, pause_s=pause_s, page_size=page_size, header=header
-                )
-                label = f"Δ_poll {paper.ms(poll_s)}, {paper.ms(pause_s)} between requests"
-                yield page_size, header, label, cell.shortened(fewer)
+    for page_size, header in ((1, True), (1, False), (16, True), (16, False)):
+        papers = (page_size, header) == (1, True)
+        for poll_s, pause_s in (FRESH, STALE, *(SWEEP if papers else ())):
+            cell = settings.cell(
+                PAPER_POLICY, poll_s=poll_s, pause_s=pause_s, page_size=page_size, header=header
+            )
+            share = paper.POLL_HOTTEST.get(poll_s, paper.DELAY_HOTTEST[0.002])
+            label = f"Δ_poll {paper.ms(poll_s)}"
+            if pause_s:
+                label += f", {paper.ms(pause_s)} between requests"
+            yield page_size, header, label, share if papers and not pause_s else None, cell.shortened(fewer)
 
 
 def _cells(settings: Settings) -> list[Cell]:
@@ -77,13 +82,14 @@ def _hotspots(settings: Settings, results: Results) -> Table:
 
 def _page_sizes(settings: Settings, results: Results) -> Table:
     rows: list[tuple[Value, ...]] = []
-    for page_size, header, label, cell in _pages(settings):
+    for page_size, header, label, share, cell in _pages(settings):
         ours = results.summary(cell)
         rows.append(
             (
                 page_size,
                 "with" if header else "without",
                 label,
+                share,
                 *numbers(ours, "hottest_share", "actual_hit", "requests"),
             )
         )
@@ -94,6 +100,7 @@ def _page_sizes(settings: Settings, results: Results) -> Table:
             Column("Page size", "d"),
             Column("Header"),
             Column("Views"),
+            percent("Paper: hottest (%)"),
             percent("Hottest share (%)"),
             percent("Hit rate (%)"),
             Column("Requests", "d"),
