@@ -98,9 +98,10 @@ class RoutingConfig(Section):
     """A cold prompt leaves this node only if the other one has done less lately by this many times the
     prompt's prefill. Higher: less is moved. At 0, nodes that do not hear of each other in time all move what
     comes at once to the same node."""
-    bias_s_max: float = 1.0  # guess
+    bias_s_max: float = 0.0  # measured: docs/routing.md
     """By so much at most a peer counts as dearer or cheaper than predicted, because predictions about it were
-    wrong lately; 0: predictions are not corrected."""
+    wrong lately; 0: predictions are not corrected. Higher: a link that is worse than its round trip is left
+    alone, and bursts, whose waits nobody can predict, are spread less evenly."""
     ask_peers_max: int = 3  # guess
     """So many of the best peers are asked for their true wait at once; 0: nobody ever is."""
     ask_above_round_trips: float = 20.0  # guess
