@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from peerinfer.sim.runtime import seeded_scheduling
 from tests.real_sglang import RealServer, real_server
 
 # No time limits: the machine may be busy, and an example that takes long is not wrong.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def one_order_of_tasks() -> Iterator[None]:
+    """trio draws the order in which tasks run: the same one in every run of a test."""
+    with seeded_scheduling(0):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,8 @@ async def _send(
             attempt.outcome = "served"
             return serving
         else:
-            passing = met_failures(decision) or node.engine_state is EngineState.RESTARTING
+            coming = node.engine_state is EngineState.LOADING and len(node.view) > 0
+            passing = met_failures(decision) or coming or node.engine_state is EngineState.RESTARTING
             patient = r.target is None and passing
             if not patient or trio.current_time() >= patient_until:
                 raise nobody(node)

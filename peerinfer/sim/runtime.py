@@ -13,7 +13,8 @@ from __future__ import annotations
 import gc
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import trio
@@ -113,14 +114,23 @@ def thaw(root: Task) -> None:
 
 def run_virtual(main: Callable[..., Awaitable[T]], *args: Any, seed: int) -> T:
     """Run `main(*args)` in virtual time; the seed is that of trio's scheduling."""
-    before, state = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate()
     thresholds = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLDS)
+    try:
+        with seeded_scheduling(seed):
+            return trio.run(main, *args, clock=VirtualClock())
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+@contextmanager
+def seeded_scheduling(seed: int) -> Iterator[None]:
+    """Every `trio.run` inside orders its tasks by this seed, whoever calls it."""
+    before, state = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate()
     _run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     _run._r.seed(seed)
     try:
-        return trio.run(main, *args, clock=VirtualClock())
+        yield
     finally:
-        gc.set_threshold(*thresholds)
         _run._ALLOW_DETERMINISTIC_SCHEDULING = before  # type: ignore[misc]
         _run._r.setstate(state)

@@ -424,3 +424,24 @@ async def test_a_peer_that_failed_is_tried_by_one_request_and_then_trusted(autoj
                 nursery.start_soon(one, seed)
         assert sorted(routes) == ["forwarded", "local", "local"]
         assert breaker() == ("closed", 0)
+
+
+async def test_a_node_that_has_just_joined_waits_out_a_freeze_of_its_peers(autojump_clock: MockClock) -> None:
+    """Its own engine still loads, and its only peer is cut off for a while: time, no error."""
+    async with world(1) as swarm:
+        await trio.sleep(1.0)
+        loading = await swarm.start(load_s=1000.0)
+        while loading.state_of(swarm[0]) != "alive":
+            await trio.sleep(0.1)
+        swarm.network.partition(swarm[0].peer_id, loading.peer_id)
+        while loading.state_of(swarm[0]) == "alive":
+            await trio.sleep(0.1)
+        async with trio.open_nursery() as nursery:
+
+            async def heal() -> None:
+                await trio.sleep(3.0)
+                swarm.network.heal(swarm[0].peer_id, loading.peer_id)
+
+            nursery.start_soon(heal)
+            answer = await ask(loading, completion(text(1)))
+        assert answer.reply.served_by == swarm[0].peer_id
