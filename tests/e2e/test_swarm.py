@@ -22,6 +22,7 @@ import openai
 import psutil
 import pytest
 
+from peerinfer.config import HttpConfig
 from tests.e2e.processes import PeerProcess, simulated, swarm, wait_until
 
 
@@ -150,6 +151,23 @@ def test_garbage_is_refused_and_counted_and_nothing_else_changes(four: list[Peer
 def _tcp(addr: str) -> tuple[str, int]:
     parts = addr.split("/")
     return parts[2], int(parts[4])
+
+
+def test_the_largest_body_that_http_takes_travels_and_one_more_byte_is_refused(
+    four: list[PeerProcess],
+) -> None:
+    """Method: padding that no engine reads, up to the last byte; sent on to a peer."""
+    entry, target = four[0], four[3]
+    head, tail = b'{"model": "simulated", "prompt": "hello", "max_tokens": 3, "user": "', b'"}'
+    padding = b"x" * (HttpConfig().body_bytes_max - len(head) - len(tail))
+    headers = {"content-type": "application/json", "x-peerinfer-target": target.peer_id}
+    body = head + padding + tail
+    answer = entry.client.post("/v1/completions", content=body, headers=headers)
+    assert (answer.status_code, answer.headers["x-peerinfer-served-by"]) == (200, target.peer_id)
+    assert answer.json()["usage"]["completion_tokens"] == 3
+    refused = entry.client.post("/v1/completions", content=body + b" ", headers=headers)
+    assert refused.status_code == 413
+    assert set(entry.alive_peers()) == {node.peer_id for node in four[1:]}
 
 
 def test_a_saturated_node_is_left_alone_and_gets_traffic_again_when_idle(tmp_path: Path) -> None:
