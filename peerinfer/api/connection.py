@@ -6,8 +6,8 @@ client to leave. So nothing runs beside the app, and nothing is handed over. h11
 requests, one parser for each; responses are framed here, and a head goes out together with what follows it.
 Why there is no ASGI server: docs/adr/0006.
 
-While a client has sent its next request ahead of an answer, the socket is not read, so that client's leaving
-is noticed with the next bytes to it.
+What a client sends ahead of an answer is read up to a bound, so that its leaving shows. Behind that bound the
+socket is not read any more, and its leaving is noticed with the next bytes to it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from peerinfer.core.types import RequestError
 KEEP_ALIVE_S = 75.0  # nginx's; clients' pools forget a connection earlier, so they never lose that race
 """A connection that brings no request for this long is closed."""
 HEAD_BYTES_MAX = 16 * 1024  # guess
+AHEAD_BYTES_MAX = 64 * 1024  # guess
+"""What a client may send ahead of an answer."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 NO_WEBSOCKETS = b"HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -114,7 +116,7 @@ class _Exchange:
                 else:
                     await trio.lowlevel.checkpoint_if_cancelled()
             case "websocket.close":
-                self._response.ended = True
+                self._response.ended, self._response.keeps_open = True, False
                 await self._client.send(NO_WEBSOCKETS)
             case other:
                 raise AssertionError(f"the app sent {other}")
@@ -141,8 +143,8 @@ class _Exchange:
         return True
 
     async def _until_gone(self) -> None:
-        """Return when the client has closed its side; one that has sent its next request stays."""
-        if not self._parser.trailing_data[0]:
+        """Return when the client has closed its side, whatever it has sent ahead."""
+        while len(self._parser.trailing_data[0]) < AHEAD_BYTES_MAX:
             data = await self._client.receive()
             if not data:
                 return
@@ -187,7 +189,10 @@ class _Response:
         self._is_old = request.http_version < b"1.1"
         self._is_head = request.method == b"HEAD"
         said = [value.lower() for name, value in request.headers if name == b"connection"]
-        self.keeps_open = not self._is_old and not any(b"close" in value for value in said)
+        names = {name for name, _ in request.headers}
+        # Whoever stands in between may have gone by the other one, and see another request behind it.
+        ambiguous = b"content-length" in names and b"transfer-encoding" in names
+        self.keeps_open = not (self._is_old or ambiguous or any(b"close" in value for value in said))
 
     def start(self, status: int, headers: Headers) -> None:
         """The head; it goes out with the body's first piece."""
