@@ -86,6 +86,8 @@ class _Exchange:
         self.over = True
         """Nothing is to come: not sent yet, a terminal frame was received, or the peer is silent or lost."""
         self._node, self._prompt, self._peer = node, prompt, k.peer
+        self._may_wait = True
+        """However long: the peer has no say in whether another one is faster."""
         self._expected = k.expected_cached_tokens
         self._unsettled_tokens = (prompt.tokens or 0) - k.expected_cached_tokens
         node.view.forwarded(k.peer, self._unsettled_tokens)  # at once: the peer's word is a round trip away
@@ -109,6 +111,7 @@ class _Exchange:
         """Send the request and wait until it is accepted."""
         config = self._node.config.request
         sent_at = trio.current_time()
+        self._may_wait = wait_at_most_s is None
         with self.failing(silent_after_s=config.accept_timeout_s):
             await call.send(
                 Request(
@@ -199,6 +202,8 @@ class _Exchange:
                 return RequestError(
                     frame.message, status=frame.status, code=frame.error_code, param=frame.param
                 )
+            case Refuse(code="slower") if self._may_wait:
+                return self._misbehaved("slower, of what may wait")
             case Refuse(code="slower"):
                 self._observe(frame)  # all that is wrong with the peer is that it has this much to do
                 return TargetFailedError("slower")
