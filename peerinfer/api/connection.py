@@ -13,7 +13,8 @@ socket is not read any more, and its leaving is noticed with the next bytes to i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -36,14 +37,41 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 NO_WEBSOCKETS = b"HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-async def serve_connection(app: ASGIApp, stream: trio.SocketStream, on_garbage: Callable[[], None]) -> None:
+class Waiting:
+    """The connections that bring no request at the moment, the one that has for the longest time first."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[trio.CancelScope, None] = {}
+
+    def end_one(self) -> bool:
+        """End the first; False if there is none."""
+        for scope in self._scopes:
+            del self._scopes[scope]
+            scope.cancel()
+            return True
+        return False
+
+    @contextmanager
+    def for_at_most(self, seconds: float) -> Iterator[None]:
+        """Around a wait for a request."""
+        with trio.move_on_after(seconds) as scope:
+            self._scopes[scope] = None
+            try:
+                yield
+            finally:
+                self._scopes.pop(scope, None)
+
+
+async def serve_connection(
+    app: ASGIApp, stream: trio.SocketStream, on_garbage: Callable[[], None], waiting: Waiting
+) -> None:
     """Serve requests until either side closes; `on_garbage` is told when what comes is no HTTP."""
     with trio.CancelScope() as scope:
         client = ClientSocket(stream, scope)
         try:
             unread: bytes | None = b""
             while unread is not None:
-                unread = await _Exchange(client, on_garbage, unread).run(app)
+                unread = await _Exchange(client, on_garbage, waiting, unread).run(app)
         finally:
             client.close()
 
@@ -51,9 +79,12 @@ async def serve_connection(app: ASGIApp, stream: trio.SocketStream, on_garbage: 
 class _Exchange:
     """One request and its response."""
 
-    def __init__(self, client: ClientSocket, on_garbage: Callable[[], None], unread: bytes) -> None:
+    def __init__(
+        self, client: ClientSocket, on_garbage: Callable[[], None], waiting: Waiting, unread: bytes
+    ) -> None:
         self._client = client
         self._on_garbage = on_garbage
+        self._waiting = waiting
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         if unread:
             self._parser.receive_data(unread)
@@ -64,7 +95,7 @@ class _Exchange:
         """Serve it; what came behind it, or None when the connection is to be closed."""
         request = None
         try:
-            with trio.move_on_after(KEEP_ALIVE_S):
+            with self._waiting.for_at_most(KEEP_ALIVE_S):
                 request = await self._next_event()
         except h11.RemoteProtocolError as error:
             await self._refuse(error)
