@@ -86,6 +86,7 @@ class _Exchange:
         self.over = True
         """Nothing is to come: not sent yet, a terminal frame was received, or the peer is silent or lost."""
         self._node, self._prompt, self._peer = node, prompt, k.peer
+        self._streams = False
         self._may_wait = True
         """However long: the peer has no say in whether another one is faster."""
         self._expected = k.expected_cached_tokens
@@ -112,6 +113,7 @@ class _Exchange:
         config = self._node.config.request
         sent_at = trio.current_time()
         self._may_wait = wait_at_most_s is None
+        self._streams = request.body.get("stream") is True
         with self.failing(silent_after_s=config.accept_timeout_s):
             await call.send(
                 Request(
@@ -140,7 +142,9 @@ class _Exchange:
             frame = await self._receive(call)
             match frame:
                 case Data():
-                    if not frame.whole and not _is_json(frame.sse_json):
+                    if frame.whole and self._streams:
+                        raise self._misbehaved("a stream is not told in whole")
+                    if not frame.whole and not _is_event(frame.sse_json):
                         raise self._misbehaved("a chunk is not JSON")
                     yield Chunk(
                         sse_json=frame.sse_json,
@@ -246,10 +250,11 @@ class _Exchange:
             )
 
 
-def _is_json(chunk: bytes) -> bool:
-    """Whether a chunk can go out to a client, who would choke on anything else."""
+def _is_event(chunk: bytes) -> bool:
+    """Whether a chunk can go out to a client, who would choke on anything else: an object, on one line."""
+    if b"\n" in chunk or b"\r" in chunk:
+        return False
     try:
-        json.loads(chunk)
+        return isinstance(json.loads(chunk.decode()), dict)
     except (ValueError, RecursionError):
         return False
-    return True
