@@ -211,7 +211,7 @@ async def test_one_line_is_logged_for_each_change(
 async def test_addresses_that_take_no_connection_do_not_hold_up_a_given_peer(
     network: Network, autojump_clock: Clock
 ) -> None:
-    """Goal: a peer cannot cut a node off by naming others. Method: many at silent addresses, then one given."""
+    """Goal: a peer cannot cut a node off by naming others. Method: many silent ones, then one given."""
     network.up.add(ADDR)
     for number in range(500):
         silent = [f"/ip4/10.1.{number // 250}.{number % 250}/tcp/{port}" for port in range(1, 9)]
