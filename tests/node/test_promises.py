@@ -267,3 +267,19 @@ async def test_a_peer_that_says_slower_for_ever_does_not_hold_a_request(autojump
             answer = await ask(swarm[0], completion(text(1)))
         assert answer.reply.route == "local"
         assert 1 <= refused <= RoutingConfig().slower_max + 1
+
+
+async def test_an_answer_that_goes_on_nowhere_is_not_the_clients_fault(autojump_clock: MockClock) -> None:
+    """Its target is the only one allowed, and is gone: the request was right, the answer is broken."""
+    async with world(2, decode_tokens_per_s=10.0) as swarm:
+        incoming = completion(text(1), max_tokens=100, stream=True, target=swarm[1].peer_id)
+
+        async def cut_off() -> None:
+            async with swarm[0].node.handle(incoming) as reply:
+                async for _ in reply.chunks:
+                    swarm.network.partition(swarm[0].peer_id, swarm[1].peer_id)
+
+        with pytest.raises(RequestError) as caught:
+            await cut_off()
+        assert (caught.value.status, caught.value.code) == (502, "stream_broken")
+        assert swarm[0].count("failed") == 1
