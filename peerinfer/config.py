@@ -240,7 +240,7 @@ class OverlayConfig(Section):
     network_jitter_s: float = 0.0
     """That delay varies by so much in either direction; not more than the delay itself."""
     gossip_per_peer_per_s_max: float = 30.0  # guess
-    """A peer that publishes more is disconnected."""
+    """A peer that publishes more is disconnected; as much is taken of what others pass on from it."""
     gossip_passed_on_per_peer_per_s_max: float = 200.0  # guess: five times what all nodes publish together
     """Messages of the topic's mesh that one peer may send, whoever wrote them; beyond it is disconnected."""
     streams_opened_per_peer_per_s_max: float = 200.0  # measured: 2 to 4.5 ms of CPU each
@@ -323,7 +323,8 @@ class HttpConfig(Section):
     body_bytes_max: int = 4 * 1024 * 1024  # guess
     """A longer body gets 413. The same bytes travel on the wire, so this bounds frames too."""
     connections_max: int = 512  # guess: half of the usual limit of open files; the overlay needs the rest
-    """A connection beyond this is answered 503 and closed; a connection has one request at a time."""
+    """Beyond this the connection that has brought no request for the longest time is closed; where all have
+    one, the new one is answered 503 and closed. A connection has one request at a time."""
     allow_overrides: bool = False
     """Honour `x-peerinfer-policy` and `x-peerinfer-target`."""
     api_key: str = field(default="", repr=False)

@@ -6,14 +6,15 @@ client to leave. So nothing runs beside the app, and nothing is handed over. h11
 requests, one parser for each; responses are framed here, and a head goes out together with what follows it.
 Why there is no ASGI server: docs/adr/0006.
 
-While a client has sent its next request ahead of an answer, the socket is not read, so that client's leaving
-is noticed with the next bytes to it.
+What a client sends ahead of an answer is read up to a bound, so that its leaving shows. Behind that bound the
+socket is not read any more, and its leaving is noticed with the next bytes to it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -30,18 +31,47 @@ from peerinfer.core.types import RequestError
 KEEP_ALIVE_S = 75.0  # nginx's; clients' pools forget a connection earlier, so they never lose that race
 """A connection that brings no request for this long is closed."""
 HEAD_BYTES_MAX = 16 * 1024  # guess
+AHEAD_BYTES_MAX = 64 * 1024  # guess
+"""What a client may send ahead of an answer."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 NO_WEBSOCKETS = b"HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-async def serve_connection(app: ASGIApp, stream: trio.SocketStream, on_garbage: Callable[[], None]) -> None:
+class Waiting:
+    """The connections that bring no request at the moment, the one that has for the longest time first."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[trio.CancelScope, None] = {}
+
+    def end_one(self) -> bool:
+        """End the first; False if there is none."""
+        for scope in self._scopes:
+            del self._scopes[scope]
+            scope.cancel()
+            return True
+        return False
+
+    @contextmanager
+    def for_at_most(self, seconds: float) -> Iterator[None]:
+        """Around a wait for a request."""
+        with trio.move_on_after(seconds) as scope:
+            self._scopes[scope] = None
+            try:
+                yield
+            finally:
+                self._scopes.pop(scope, None)
+
+
+async def serve_connection(
+    app: ASGIApp, stream: trio.SocketStream, on_garbage: Callable[[], None], waiting: Waiting
+) -> None:
     """Serve requests until either side closes; `on_garbage` is told when what comes is no HTTP."""
     with trio.CancelScope() as scope:
         client = ClientSocket(stream, scope)
         try:
             unread: bytes | None = b""
             while unread is not None:
-                unread = await _Exchange(client, on_garbage, unread).run(app)
+                unread = await _Exchange(client, on_garbage, waiting, unread).run(app)
         finally:
             client.close()
 
@@ -49,9 +79,12 @@ async def serve_connection(app: ASGIApp, stream: trio.SocketStream, on_garbage: 
 class _Exchange:
     """One request and its response."""
 
-    def __init__(self, client: ClientSocket, on_garbage: Callable[[], None], unread: bytes) -> None:
+    def __init__(
+        self, client: ClientSocket, on_garbage: Callable[[], None], waiting: Waiting, unread: bytes
+    ) -> None:
         self._client = client
         self._on_garbage = on_garbage
+        self._waiting = waiting
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         if unread:
             self._parser.receive_data(unread)
@@ -62,7 +95,7 @@ class _Exchange:
         """Serve it; what came behind it, or None when the connection is to be closed."""
         request = None
         try:
-            with trio.move_on_after(KEEP_ALIVE_S):
+            with self._waiting.for_at_most(KEEP_ALIVE_S):
                 request = await self._next_event()
         except h11.RemoteProtocolError as error:
             await self._refuse(error)
@@ -114,7 +147,7 @@ class _Exchange:
                 else:
                     await trio.lowlevel.checkpoint_if_cancelled()
             case "websocket.close":
-                self._response.ended = True
+                self._response.ended, self._response.keeps_open = True, False
                 await self._client.send(NO_WEBSOCKETS)
             case other:
                 raise AssertionError(f"the app sent {other}")
@@ -141,8 +174,8 @@ class _Exchange:
         return True
 
     async def _until_gone(self) -> None:
-        """Return when the client has closed its side; one that has sent its next request stays."""
-        if not self._parser.trailing_data[0]:
+        """Return when the client has closed its side, whatever it has sent ahead."""
+        while len(self._parser.trailing_data[0]) < AHEAD_BYTES_MAX:
             data = await self._client.receive()
             if not data:
                 return
@@ -187,7 +220,10 @@ class _Response:
         self._is_old = request.http_version < b"1.1"
         self._is_head = request.method == b"HEAD"
         said = [value.lower() for name, value in request.headers if name == b"connection"]
-        self.keeps_open = not self._is_old and not any(b"close" in value for value in said)
+        names = {name for name, _ in request.headers}
+        # Whoever stands in between may have gone by the other one, and see another request behind it.
+        ambiguous = b"content-length" in names and b"transfer-encoding" in names
+        self.keeps_open = not (self._is_old or ambiguous or any(b"close" in value for value in said))
 
     def start(self, status: int, headers: Headers) -> None:
         """The head; it goes out with the body's first piece."""

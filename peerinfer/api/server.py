@@ -18,7 +18,7 @@ from typing import Protocol
 import trio
 
 from peerinfer.api.app import build_app
-from peerinfer.api.connection import serve_connection
+from peerinfer.api.connection import Waiting, serve_connection
 from peerinfer.api.ports import Serving
 from peerinfer.api.security import HostPolicy
 from peerinfer.config import HttpConfig
@@ -141,15 +141,17 @@ class _Server:
         self._connections_max = config.connections_max
         self._on_garbage = partial(node.dropped_http, "not_http")
         self._open = 0
+        self._waiting = Waiting()
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """One connection from its first byte to its end; whatever fails on it ends here."""
-        if self._open >= self._connections_max:
+        # Strangers without a key can open connections and be silent: that must not shut anybody out.
+        if self._open >= self._connections_max and not self._waiting.end_one():
             await _turn_away(stream)
             return
         self._open += 1
         try:
-            await serve_connection(self._app, stream, self._on_garbage)
+            await serve_connection(self._app, stream, self._on_garbage, self._waiting)
         except Exception:
             log.exception("connection failed by a bug")
         finally:

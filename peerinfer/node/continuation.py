@@ -96,6 +96,9 @@ async def answer_of(
                 else:
                     serving, outgoing = await send(*onward), []
             except RequestError as error:
+                if error.status < 500:  # the client's request was right, or there would be no answer yet
+                    what = f"broke off, and it goes on nowhere else: {error.message}"
+                    error = _broken(decision, what, status=502)
                 raise noted(node, decision, error) from None
         for each in outgoing:
             if isinstance(each, End):

@@ -86,6 +86,9 @@ class _Exchange:
         self.over = True
         """Nothing is to come: not sent yet, a terminal frame was received, or the peer is silent or lost."""
         self._node, self._prompt, self._peer = node, prompt, k.peer
+        self._streams = False
+        self._may_wait = True
+        """However long: the peer has no say in whether another one is faster."""
         self._expected = k.expected_cached_tokens
         self._unsettled_tokens = (prompt.tokens or 0) - k.expected_cached_tokens
         node.view.forwarded(k.peer, self._unsettled_tokens)  # at once: the peer's word is a round trip away
@@ -109,6 +112,8 @@ class _Exchange:
         """Send the request and wait until it is accepted."""
         config = self._node.config.request
         sent_at = trio.current_time()
+        self._may_wait = wait_at_most_s is None
+        self._streams = request.body.get("stream") is True
         with self.failing(silent_after_s=config.accept_timeout_s):
             await call.send(
                 Request(
@@ -137,7 +142,9 @@ class _Exchange:
             frame = await self._receive(call)
             match frame:
                 case Data():
-                    if not frame.whole and not _is_json(frame.sse_json):
+                    if frame.whole and self._streams:
+                        raise self._misbehaved("a stream is not told in whole")
+                    if not frame.whole and not _is_event(frame.sse_json):
                         raise self._misbehaved("a chunk is not JSON")
                     yield Chunk(
                         sse_json=frame.sse_json,
@@ -199,6 +206,8 @@ class _Exchange:
                 return RequestError(
                     frame.message, status=frame.status, code=frame.error_code, param=frame.param
                 )
+            case Refuse(code="slower") if self._may_wait:
+                return self._misbehaved("slower, of what may wait")
             case Refuse(code="slower"):
                 self._observe(frame)  # all that is wrong with the peer is that it has this much to do
                 return TargetFailedError("slower")
@@ -241,10 +250,11 @@ class _Exchange:
             )
 
 
-def _is_json(chunk: bytes) -> bool:
-    """Whether a chunk can go out to a client, who would choke on anything else."""
+def _is_event(chunk: bytes) -> bool:
+    """Whether a chunk can go out to a client, who would choke on anything else: an object, on one line."""
+    if b"\n" in chunk or b"\r" in chunk:
+        return False
     try:
-        json.loads(chunk)
+        return isinstance(json.loads(chunk.decode()), dict)
     except (ValueError, RecursionError):
         return False
-    return True

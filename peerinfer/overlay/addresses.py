@@ -11,7 +11,7 @@ import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import trio
@@ -144,13 +144,21 @@ def as_strings(addrs: Iterable[Any]) -> list[str]:
     return found
 
 
-async def resolve(addr: str) -> list[Any]:
-    """The library's form of an address, one for each IP that a name stands for. Raises OSError."""
+async def resolve(addr: str, *, limiter: trio.CapacityLimiter | None = None) -> list[Any]:
+    """The library's form of an address, one for each IP that a name stands for.
+
+    A question that nobody answers keeps its thread for half a minute, whoever has stopped waiting for it:
+    `limiter` says how many may.
+
+    Raises:
+        OSError, ValueError: it stands for none.
+    """
     (kind, host), (_, port) = _parse(addr)
     if kind in _IP:
         return [Multiaddr(addr)]
     family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(kind, socket.AF_UNSPEC)
-    found = await trio.socket.getaddrinfo(host, int(port), family, socket.SOCK_STREAM)
+    look_up = partial(socket.getaddrinfo, host, int(port), family, socket.SOCK_STREAM)
+    found = await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=limiter)
     ips = dict.fromkeys((info[0], str(info[4][0])) for info in found)
     return [
         Multiaddr(f"/{'ip6' if family == socket.AF_INET6 else 'ip4'}/{ip}/tcp/{port}") for family, ip in ips

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import trio
@@ -30,6 +31,7 @@ HEARD_RETRY_S = 5.0  # guess
 """Between two tries of a peer that lets itself be heard, however long its backoff is by now."""
 TARGETS_MAX = 1024  # guess
 AT_ONCE_MAX = 16  # guess
+"""Dials of addresses learned from peers."""
 
 Dial = Callable[[PeerId, str], Awaitable[None]]
 """Connects to a peer under one address. Raises `DialError`."""
@@ -153,9 +155,12 @@ class Dialler:
         return target.peer not in self._linked_at and not target.dialling
 
     async def _try(self, target: _Target) -> None:
-        """Dial a target under its addresses in turn, until one works."""
+        """Dial a target under its addresses in turn, until one works.
+
+        Given ones do not queue behind addresses that peers made up, and that take no connection.
+        """
         reason = "the connection was not kept"
-        async with self._at_once:
+        async with nullcontext() if target.given else self._at_once:
             for addr in target.addrs():
                 if target.peer in self._linked_at:
                     break

@@ -51,6 +51,8 @@ log = logging.getLogger("peerinfer.overlay")
 BANISHED_S = 60.0  # guess
 """A peer that published too much is not let in for this long."""
 GOODBYE_S = 1.5  # guess
+LEARNED_NAMES_AT_ONCE_MAX = 4  # guess
+"""Looked up for peers' addresses. Each may take a thread, and the tokenisers need some."""
 SAVE_S = 30.0  # guess
 """Between two writes of the known peers."""
 
@@ -94,6 +96,7 @@ class Swarm:
         self._settings, self._sink, self._nursery = settings, sink, nursery
         self._banished: dict[PeerId, float] = {}
         self._loopback = False
+        self._learned_names = trio.CapacityLimiter(LEARNED_NAMES_AT_ONCE_MAX)
         Gate(
             host.network,
             key=settings.swarm_key,
@@ -204,8 +207,11 @@ class Swarm:
 
     async def _dial(self, peer: PeerId, addr: str) -> None:
         failure: Exception = DialError("the name stands for no address")
+        given = (peer, addr) in self._settings.join
         try:
-            for each in await resolve(addr):
+            for each in await resolve(addr, limiter=None if given else self._learned_names):
+                if not given and not dialable([str(each)], loopback=self._loopback):
+                    continue  # a name can stand for what no peer may announce
                 try:
                     await dial(self.host, peer, each)
                     return

@@ -44,7 +44,7 @@ class Topic:
         self._name, self._me, self._pubsub, self._config = name, me, pubsub, config
         self._sink, self._wants, self._too_loud = sink, wants, too_loud
         rate = config.gossip_per_peer_per_s_max
-        self._rates = Rates[bytes](rate_per_s=rate, burst=rate * BURST_S)
+        self._rates = Rates[tuple[bytes, bool]](rate_per_s=rate, burst=rate * BURST_S)
         self._refused = 0
         pubsub.set_topic_validator(name, self._is_welcome, False)
         self._push = pubsub.push_msg
@@ -73,8 +73,12 @@ class Topic:
         if self._refused == refused and not self._pubsub._is_msg_seen(message):
             self._sink.dropped("gossip", PeerId(forwarder.to_base58()), "not signed by its author")
 
-    def _is_welcome(self, _forwarder: Any, message: Any) -> bool:
-        """The topic's validator: whether to deliver and pass on a message. Its signature was verified."""
+    def _is_welcome(self, forwarder: Any, message: Any) -> bool:
+        """The topic's validator: whether to deliver and pass on a message. Its signature was verified.
+
+        An author is blamed for what it sends itself. Others can send what it signed long ago again, when the
+        library has forgotten it, and as much of it at once as they have collected.
+        """
         author = _base58(message.from_id)
         if author == self._me:
             return True
@@ -82,8 +86,10 @@ class Topic:
             return self._refuse(author, f"{len(message.data)} bytes")
         if not self._wants(author):
             return self._refuse(author, "not wanted")
-        if not self._rates.take(message.from_id, now=trio.current_time()):
-            self._too_loud(author)
+        direct = forwarder.to_bytes() == message.from_id
+        if not self._rates.take((message.from_id, direct), now=trio.current_time()):
+            if direct:
+                self._too_loud(author)
             return self._refuse(author, "too many messages")
         return True
 

@@ -65,3 +65,18 @@ async def test_streams_first_event_comes_with_the_head(face: Face) -> None:
     assert b"transfer-encoding: chunked" in head
     assert b"date: " in head
     assert body.partition(b"\r\n")[0] == b"%x" % (len(body.partition(b"\r\n")[2]) - 2)
+
+
+async def test_two_lengths_of_one_body_close_the_connection(face: Face) -> None:
+    """A proxy that went by the other length sees another request behind it (RFC 9112, 6.1)."""
+    framed = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    first = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + framed
+    answer = await talk(face, first + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close\r\n" in answer
+
+
+async def test_refused_websocket_closes_the_connection_as_it_says(face: Face) -> None:
+    first = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n\r\n"
+    answer = await talk(face, first + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 ") == 1

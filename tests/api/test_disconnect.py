@@ -140,3 +140,17 @@ async def test_connection_serves_the_next_request_after_an_error(face: Face) -> 
             assert (await client.post(CHAT, json=chat_body())).is_success
         (connection,) = client._transport._pool.connections  # type: ignore[attr-defined]
         assert "Request Count: 6" in connection.info()
+
+
+@pytest.mark.parametrize("ahead", [b"\r\n", b"GET /healthz HTTP/1.1\r\n"])
+async def test_disconnect_of_a_client_that_sent_more_than_its_request_cancels(
+    face: Face, ahead: bytes
+) -> None:
+    """Nothing is sent to it for a long time: a byte too many must not hide that it is gone."""
+    face.node.prefill = [trio.Event()]
+    client = await face.connect()
+    with trio.fail_after(10):
+        await client.send_all(raw_post(CHAT, chat_body()) + ahead)
+        await face.node.started.wait()
+    await client.aclose()
+    assert await left(face) == ["cancelled"]

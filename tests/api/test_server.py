@@ -221,9 +221,11 @@ async def test_connection_beyond_the_limit_is_told_to_come_back(
 ) -> None:
     config = HttpConfig(port=0, port_is_default=False, connections_max=2)
     face = Face(await nursery.start(serve_http, node, config), node)
-    held = [await face.connect() for _ in range(2)]
-    third = await face.connect()
+    face.node.prefill = [trio.Event(), trio.Event()]
+    held = [await face.send_chat(stream=True) for _ in range(2)]
     with trio.fail_after(10):
+        await face.node.received(2)
+        third = await face.connect()
         answer = await third.receive_some(4096)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"retry-after: 1" in answer
@@ -231,6 +233,24 @@ async def test_connection_beyond_the_limit_is_told_to_come_back(
             await client.aclose()
         await trio.testing.wait_all_tasks_blocked(0.1)  # Till the closed ones are noticed.
         assert (await face.get("/healthz")).is_success
+
+
+async def test_connections_without_a_request_make_room_for_one(
+    nursery: trio.Nursery, node: ScriptedNode
+) -> None:
+    """Strangers who only connect shut nobody out; the one that has been silent longest goes first."""
+    config = HttpConfig(port=0, port_is_default=False, connections_max=2)
+    face = Face(await nursery.start(serve_http, node, config), node)
+    silent, begun = await face.connect(), await face.connect()
+    with trio.fail_after(10):
+        await begun.send_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n")
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        assert (await face.get("/healthz")).is_success
+        assert await silent.receive_some(1) == b""
+        await begun.send_all(b"\r\n")
+        assert (await begun.receive_some(4096)).startswith(b"HTTP/1.1 200 ")
+        for client in (silent, begun):
+            await client.aclose()
 
 
 async def test_bug_of_a_route_is_an_error_without_its_traceback(

@@ -139,7 +139,7 @@ def test_a_frame_without_a_field_is_refused_or_has_its_default(frame: Frame, dat
     name = data.draw(st.sampled_from(sorted(fields)))
     del fields[name]
     optional = {"text": "", "token_ids": None, "whole": False}
-    optional |= {"param": None, "error_code": None, "known_incarnation": 0}
+    optional |= {"param": None, "error_code": None, "known_incarnation": 0, "wait_at_most_s": None}
     if isinstance(frame, Refuse):
         optional["load"] = None
     if name in optional:

@@ -11,7 +11,7 @@ import socket
 import trio
 
 from peerinfer.api.app import build_app
-from peerinfer.api.connection import serve_connection
+from peerinfer.api.connection import Waiting, serve_connection
 from peerinfer.api.security import HostPolicy
 from peerinfer.config import HttpConfig
 from tests.api.scripted import ScriptedNode
@@ -69,6 +69,7 @@ async def _serve(payload: bytes) -> None:
                     app,
                     trio.SocketStream(trio.socket.from_stdlib_socket(ours)),
                     lambda: node.dropped_http("x"),
+                    Waiting(),
                 )
             theirs.settimeout(1)
             said = b"".join(iter(lambda: theirs.recv(65536), b""))

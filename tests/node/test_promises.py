@@ -242,3 +242,44 @@ async def test_a_node_that_has_just_joined_waits_out_a_freeze_of_its_peers(autoj
             nursery.start_soon(heal)
             answer = await ask(loading, completion(text(1)))
         assert answer.reply.served_by == swarm[0].peer_id
+
+
+async def test_a_peer_that_says_slower_for_ever_does_not_hold_a_request(autojump_clock: MockClock) -> None:
+    """It gossips that it is idle, holds the prefix, and sends each request on, also one that may wait."""
+    async with world(2, prefill_tokens_per_s=100.0) as swarm:
+        liar = swarm[1]
+        await ask(liar, completion(text(1), policy="local"))
+        await swarm.all_know_all()
+        await trio.sleep(60)
+        refused = 0
+
+        async def send_on(call, opening):  # type: ignore[no-untyped-def]
+            nonlocal refused
+            load = liar.engine.load()
+            if isinstance(opening, Ask):
+                await call.send(Wait(id=opening.id, wait_s=0.0, incarnation=1, seq=0, load=load))
+                return
+            refused += 1
+            await call.send(Refuse(id=opening.id, code="slower", message="elsewhere", load=load))
+
+        liar.node.serve_call = send_on  # type: ignore[method-assign]
+        with trio.fail_after(60):
+            answer = await ask(swarm[0], completion(text(1)))
+        assert answer.reply.route == "local"
+        assert 1 <= refused <= RoutingConfig().slower_max + 1
+
+
+async def test_an_answer_that_goes_on_nowhere_is_not_the_clients_fault(autojump_clock: MockClock) -> None:
+    """Its target is the only one allowed, and is gone: the request was right, the answer is broken."""
+    async with world(2, decode_tokens_per_s=10.0) as swarm:
+        incoming = completion(text(1), max_tokens=100, stream=True, target=swarm[1].peer_id)
+
+        async def cut_off() -> None:
+            async with swarm[0].node.handle(incoming) as reply:
+                async for _ in reply.chunks:
+                    swarm.network.partition(swarm[0].peer_id, swarm[1].peer_id)
+
+        with pytest.raises(RequestError) as caught:
+            await cut_off()
+        assert (caught.value.status, caught.value.code) == (502, "stream_broken")
+        assert swarm[0].count("failed") == 1

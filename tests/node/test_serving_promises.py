@@ -125,7 +125,9 @@ async def test_an_incarnation_that_no_clock_has_made_is_not_believed(autojump_cl
         assert swarm[0].node.status()["dropped"]["request"] >= 1  # type: ignore[index]
 
 
-async def test_a_chunk_that_is_no_json_is_refused_and_counted(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("lie", [b"<html>", b'{"a":\n\n1}', b"1", '{"a":1}'.encode("utf-16")])
+async def test_a_chunk_that_is_no_event_is_refused_and_counted(autojump_clock: MockClock, lie: bytes) -> None:
+    """Where it is noticed, another can still answer; where it goes out, the client's stream is broken."""
     async with world(2) as swarm:
         chunks = swarm[1].engine.run_infer
 
@@ -135,7 +137,7 @@ async def test_a_chunk_that_is_no_json_is_refused_and_counted(autojump_clock: Mo
 
                 async def garble():  # type: ignore[no-untyped-def]
                     async for item in items:
-                        yield replace(item, sse_json=b"<html>") if hasattr(item, "sse_json") else item
+                        yield replace(item, sse_json=lie) if hasattr(item, "sse_json") else item
 
                 yield garble()
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import socket
+import threading
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from multiaddr import Multiaddr
 
-from peerinfer.overlay import addresses
+from peerinfer.core.types import PeerId
+from peerinfer.overlay import addresses, swarm
 from peerinfer.overlay.addresses import (
     ADDRESSES_PER_PEER_MAX,
     AddressInUseError,
@@ -22,6 +28,7 @@ from peerinfer.overlay.addresses import (
     parse_peer_address,
     resolve,
 )
+from peerinfer.overlay.dialler import DialError
 
 ED25519 = "12D3KooWRj8fEjQGsHqpUMhXsHsE8NVXqWVGGGKRmYZAJAv1KsAH"
 RSA = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
@@ -162,3 +169,43 @@ async def test_a_name_stands_for_its_addresses() -> None:
     assert "/ip4/127.0.0.1/tcp/5" in [str(addr) for addr in await resolve("/dns4/localhost/tcp/5")]
     with pytest.raises(OSError, match=r"."):
         await resolve("/dns4/no-such-host.invalid/tcp/5")
+
+
+async def test_names_that_nobody_answers_for_leave_threads_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: peers that announce such names stop nobody's tokeniser. Method: more of them than threads."""
+    answered = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: answered.wait(10) and [])
+    limiter = trio.CapacityLimiter(2)
+    try:
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(partial(resolve, f"/dns4/{number}.example/tcp/5", limiter=limiter))
+            await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(5):
+            assert await trio.to_thread.run_sync(lambda: 1) == 1
+    finally:
+        answered.set()
+
+
+async def test_a_name_from_a_peer_does_not_lead_to_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address itself would have been filtered; one that was given by hand is dialled."""
+    dialled: list[str] = []
+
+    async def dial(_host: object, _peer: PeerId, addr: object) -> None:
+        dialled.append(str(addr))
+
+    monkeypatch.setattr(swarm, "dial", dial)
+    peer, addr = PeerId("peer"), "/dns4/localhost/tcp/5"
+    node: Any = SimpleNamespace(
+        host=None,
+        _loopback=False,
+        _learned_names=trio.CapacityLimiter(1),
+        _settings=SimpleNamespace(join=()),
+    )
+    with pytest.raises(DialError, match="stands for no address"):
+        await swarm.Swarm._dial(cast(swarm.Swarm, node), peer, addr)
+    assert not dialled
+    node._settings.join = ((peer, addr),)
+    await swarm.Swarm._dial(cast(swarm.Swarm, node), peer, addr)
+    assert dialled == ["/ip4/127.0.0.1/tcp/5"]

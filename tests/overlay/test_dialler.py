@@ -208,6 +208,21 @@ async def test_one_line_is_logged_for_each_change(
     assert "Connection refused" in caplog.text
 
 
+async def test_addresses_that_take_no_connection_do_not_hold_up_a_given_peer(
+    network: Network, autojump_clock: Clock
+) -> None:
+    """Goal: a peer cannot cut a node off by naming others. Method: many silent ones, then one given."""
+    network.up.add(ADDR)
+    for number in range(500):
+        silent = [f"/ip4/10.1.{number // 250}.{number % 250}/tcp/{port}" for port in range(1, 9)]
+        network.silent.update(silent)
+        network.dialler.learn(PeerId(f"made-up-{number}"), silent, announced=False)
+    await trio.sleep(60)
+    network.dialler.give([(PEER, ADDR)])
+    await trio.sleep(1)
+    assert len(network.times()) == 1
+
+
 def test_backoff_doubles_up_to_its_limit_and_jitters() -> None:
     def waits(draw: float) -> list[float]:
         return [backoff_s(n, min_s=0.5, max_s=30, draw=lambda: draw) for n in (0, 1, 2, 10, 10_000)]

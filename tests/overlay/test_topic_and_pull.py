@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID, GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.tools.anyio_service import background_trio_service
+from trio.testing import MockClock
 
 from peerinfer.config import OverlayConfig
+from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay.framing import with_length
 from peerinfer.overlay.pull import HELLO_BYTES_MAX, PULLS_AT_ONCE_MAX, SNAPSHOT_PROTOCOL
-from peerinfer.overlay.topic import GOSSIP_BYTES_MAX
-from tests.contract.overlay_worlds import LibP2PWorld, Peer, until
+from peerinfer.overlay.topic import GOSSIP_BYTES_MAX, Topic
+from tests.contract.overlay_worlds import LibP2PWorld, Peer, RecordingSink, until
 from tests.contract.test_overlay_contract import SOON_S, start_linked
 from tests.overlay.peer_process import TOPIC
 from tests.overlay.raw_host import raw_host
@@ -38,6 +42,32 @@ async def test_a_peer_that_publishes_too_much_is_disconnected_and_kept_out(world
     assert len(a.sink.messages) < 100 + lasted_s * OverlayConfig().gossip_per_peer_per_s_max
     await trio.sleep(1.5)
     assert not a.overlay.links()
+
+
+async def test_an_author_is_not_blamed_for_what_others_send_again(autojump_clock: MockClock) -> None:
+    """Its messages of a minute at once, old and properly signed; what it says itself still goes through."""
+    author, attacker = ID(b"author"), ID(b"attacker")
+    loud: list[PeerId] = []
+    validators: list[Any] = []
+    pubsub = SimpleNamespace(
+        set_topic_validator=lambda _name, validator, _is_async: validators.append(validator), push_msg=None
+    )
+    Topic(
+        "topic",
+        me=PeerId("me"),
+        pubsub=pubsub,
+        config=OverlayConfig(),
+        sink=RecordingSink(),
+        wants=lambda _peer: True,
+        too_loud=loud.append,
+    )
+    (welcome,) = validators
+    message = rpc_pb2.Message(data=b"old", from_id=author.to_bytes())
+    assert not all(welcome(attacker, message) for _ in range(500))
+    assert not loud
+    assert welcome(author, message)
+    assert not all(welcome(author, message) for _ in range(500))
+    assert set(loud) == {author.to_base58()}
 
 
 def bare_pubsub(host: Any) -> tuple[Any, Any]:
