@@ -12,7 +12,7 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from peerinfer.api.body import read_body
-from peerinfer.api.connection import serve_connection
+from peerinfer.api.connection import Waiting, serve_connection
 from peerinfer.engine.http_client import HttpClient
 
 
@@ -36,7 +36,7 @@ async def serve(*, port: int, to: str) -> None:
     print("ready", flush=True)
 
     async def serve_client(stream: trio.SocketStream) -> None:
-        await serve_connection(app, stream, lambda: None)
+        await serve_connection(app, stream, lambda: None, Waiting())
 
     await trio.serve_listeners(serve_client, listeners)
 

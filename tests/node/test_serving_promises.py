@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from peerinfer.config import Config, RequestConfig, RoutingConfig
 from peerinfer.core.frames import Accept, EndFrame, Heartbeat, Refuse, Request, Wait
-from peerinfer.core.types import RequestError
+from peerinfer.core.types import Chunk, RequestError
 from peerinfer.node.probes import INCARNATION_MAX
 from peerinfer.sim.network import Conditions
 from tests.node.swarm import Member, ask, completion, text, world
@@ -125,8 +125,19 @@ async def test_an_incarnation_that_no_clock_has_made_is_not_believed(autojump_cl
         assert swarm[0].node.status()["dropped"]["request"] >= 1  # type: ignore[index]
 
 
-@pytest.mark.parametrize("lie", [b"<html>", b'{"a":\n\n1}', b"1", '{"a":1}'.encode("utf-16")])
-async def test_a_chunk_that_is_no_event_is_refused_and_counted(autojump_clock: MockClock, lie: bytes) -> None:
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"sse_json": b"<html>"},
+        {"sse_json": b'{"a":\n\n1}'},
+        {"sse_json": b"1"},
+        {"sse_json": '{"a":1}'.encode("utf-16")},
+        {"whole": True},
+    ],
+)
+async def test_a_chunk_that_is_no_event_is_refused_and_counted(
+    autojump_clock: MockClock, lie: dict[str, object]
+) -> None:
     """Where it is noticed, another can still answer; where it goes out, the client's stream is broken."""
     async with world(2) as swarm:
         chunks = swarm[1].engine.run_infer
@@ -137,13 +148,13 @@ async def test_a_chunk_that_is_no_event_is_refused_and_counted(autojump_clock: M
 
                 async def garble():  # type: ignore[no-untyped-def]
                     async for item in items:
-                        yield replace(item, sse_json=lie) if hasattr(item, "sse_json") else item
+                        yield replace(item, **lie) if isinstance(item, Chunk) else item
 
                 yield garble()
 
         swarm[1].engine.run_infer = garbled  # type: ignore[method-assign]
         with pytest.raises(RequestError):
-            await ask(swarm[0], completion(text(1), target=swarm[1].peer_id))
+            await ask(swarm[0], completion(text(1), target=swarm[1].peer_id, stream=True))
         assert swarm[0].node.status()["dropped"]["request"] == 1  # type: ignore[index]
 
 
