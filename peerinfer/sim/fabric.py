@@ -167,6 +167,10 @@ class Fabric:
         """The connection between two nodes that dial each other; one, even if both do at once."""
         return self._connections.setdefault(_pair(a, b), Connection(_pair(a, b)))
 
+    def break_half(self, connection: Connection) -> None:
+        """Only one end ever had it, and what that end sent is lost: it must not come to life later."""
+        self._forget(connection)
+
     def break_off(self, connection: Connection, *, told_by: PeerId, reason: str) -> None:
         """One end closes a connection; the other learns of it a delay later, unless the network is cut."""
         self._forget(connection)

@@ -209,6 +209,10 @@ class SimOverlay:
             other = network.member(peer)
             if isinstance(other, SimOverlay):
                 connection = network.connection(me, peer)
+                if connection.up == (peer,):  # of a dial whose answer we never got
+                    network.break_half(connection)
+                    other.leave(connection, "dialled anew")
+                    connection = network.connection(me, peer)
                 other.join_connection(connection)
                 network.watch(other, connection)
                 network.send(peer, me, partial(back, connection))

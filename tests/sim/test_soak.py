@@ -22,6 +22,11 @@ def test_nothing_is_wrong_with_the_first_seeds() -> None:
         assert not verdict.violations, f"{verdict.line}\n{verdict.violations[0]}\n{soak.replay_line(seed)}"
 
 
+def test_a_connection_that_only_one_end_had_is_not_revived() -> None:
+    """Goal: streams arrive in order or not at all. Method: a seed in which a cancel had no request."""
+    assert not run_seed(6917).violations
+
+
 def test_one_seed_is_one_history_in_every_process() -> None:
     """Goal: a seed is all that is needed. Method: here and in two processes whose hashes differ."""
     seed = 5
