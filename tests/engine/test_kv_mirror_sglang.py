@@ -97,16 +97,21 @@ def predicted(mirror: Mirror, tokens: Sequence[int]) -> int:
 
 
 class Watching(Mirror):
-    """Keeps what it would have promised for prompts under way, after each change."""
+    """Keeps what it would have promised for prompts under way, after each event.
+
+    After each message would not do: one tells all of a step, in which a prompt computed in chunks is stored
+    up to the end of a chunk, found so by another one, and stored to its end.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.under_way: dict[int, tuple[list[int], set[int]]] = {}
 
     def cache_events(self, events: Sequence[CacheEvent]) -> None:
-        super().cache_events(events)
-        for tokens, promised in self.under_way.values():
-            promised.add(predicted(self, tokens))
+        for event in events:
+            super().cache_events([event])
+            for tokens, promised in self.under_way.values():
+                promised.add(predicted(self, tokens))
 
 
 async def test_the_mirror_predicts_every_cached_token_of_an_engine_that_evicts(
