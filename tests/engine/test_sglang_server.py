@@ -46,7 +46,10 @@ async def test_a_real_server_says_how_far_it_is_and_leaves_no_process_behind(tmp
 
     async with server.run(send.send_nowait):
         steps = await until(READY)
-        assert any("loading the weights" in step or "warming up" in step for step in steps), steps
+        stages = {
+            step for step in steps if step != "SGLang: starting"
+        }  # which ones are seen is its pace's matter
+        assert len(stages) >= 2, steps
         first = _processes(server)
         await _blocks_of_one_token_are_mirrored_as_pages(server.url)
         workers = [each for each in first if "scheduler" in each.name() or "scheduler" in str(each.cmdline())]
