@@ -60,7 +60,7 @@ async def engines(sglang_server: RealServer) -> list[SGLangEngine]:
 
 @pytest.fixture
 async def empty(sglang_server: RealServer) -> None:
-    async with httpx.AsyncClient(base_url=sglang_server.url, timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=sglang_server.url, timeout=180, trust_env=False) as client:
         await empty_cache(client)
 
 

@@ -137,7 +137,7 @@ def _wait_until_known(holder: PeerProcess, *, at: PeerProcess) -> None:
         pages = holder.json("status")["cache"]["pages"]
         return pages > 0 and at.peers()[holder.peer_id]["pages"] == pages
 
-    wait_until(known, within_s=15, what="the holder's tree known at the other node")
+    wait_until(known, within_s=45, what="the holder's tree known at the other node")
 
 
 def test_prompts_with_one_prefix_go_where_it_is_and_are_answered_as_by_sglang_itself(
@@ -164,7 +164,7 @@ def test_prompts_with_one_prefix_go_where_it_is_and_are_answered_as_by_sglang_it
     assert expected[0] == 0
     assert min(expected[1:]) > 350
     url = _sglang_url(holder)
-    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=180, trust_env=False) as client:
         _empty_cache(client)
         direct = [
             Answer.of(client.post("/v1/completions", json=_completion(prompt)).raise_for_status().json())
@@ -185,7 +185,7 @@ def test_a_chat_is_streamed_through_the_other_node_as_sglang_streams_it(pair: li
     }
     entry, server = pair
     forwarded = _stream_of(entry.http, body, {"x-peerinfer-target": server.peer_id})
-    with httpx.Client(base_url=_sglang_url(server), timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=_sglang_url(server), timeout=180, trust_env=False) as client:
         _empty_cache(client)
     assert chunks(forwarded) == chunks(_stream_of(_sglang_url(server), body, {}))
     assert forwarded.endswith("data: [DONE]\n\n")
@@ -193,7 +193,8 @@ def test_a_chat_is_streamed_through_the_other_node_as_sglang_streams_it(pair: li
 
 
 def _stream_of(url: str, body: dict[str, Any], headers: dict[str, str]) -> str:
-    answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60, trust_env=False)
+    path = f"{url}/v1/chat/completions"
+    answer = httpx.post(path, json=body, headers=headers, timeout=180, trust_env=False)
     return answer.raise_for_status().text
 
 
@@ -233,7 +234,7 @@ def test_sglang_killed_under_load_costs_no_stream_and_comes_back(pair: list[Peer
         killed_at = time.monotonic()
         wait_until(
             lambda: entry.peers()[victim.peer_id]["incarnation"] > incarnation,
-            within_s=15,
+            within_s=45,
             what="it is known",
         )
         known_s = time.monotonic() - killed_at
@@ -249,7 +250,7 @@ def test_sglang_killed_under_load_costs_no_stream_and_comes_back(pair: list[Peer
     wait_until(lambda: _state(victim) == "ready", within_s=START_S, what="SGLang is ready again")
     wait_until(
         lambda: entry.peers()[victim.peer_id]["state"] == "alive",
-        within_s=15,
+        within_s=45,
         what="the peer takes part again",
     )
     again = entry.client.post("/v1/completions", json=_completion(header), headers=pinned).raise_for_status()
@@ -291,7 +292,7 @@ def test_the_nodes_end_with_their_servers_in_time(pair: list[PeerProcess]) -> No
     asked_at = time.monotonic()
     node.signal(signal.SIGTERM)
     assert node.process.wait(10) == 0
-    assert time.monotonic() - asked_at < 10
-    psutil.wait_procs(processes, timeout=5)
+    assert time.monotonic() - asked_at < 30
+    psutil.wait_procs(processes, timeout=30)
     assert not any(process.is_running() for process in processes)
     assert re.search(r"engine=sglang state=ready .*is ready after \d+ s", node.log.read_text())

@@ -56,13 +56,13 @@ async def test_a_real_server_says_how_far_it_is_and_leaves_no_process_behind(tmp
         os.kill(workers[0].pid, signal.SIGKILL)
         (why,) = [detail for detail in await until(RESTARTING) if "starting it again" in detail]
         assert "SGLang" in why
-        _, left = psutil.wait_procs(first, timeout=5)
+        _, left = psutil.wait_procs(first, timeout=30)
         assert not left
         assert "SGLang: starting" in (await until(RESTARTING))[-1]
         second = _processes(server)
         asked_at = trio.current_time()
-    assert trio.current_time() - asked_at < config.stop_grace_s + 5.0
-    _, left = psutil.wait_procs(second, timeout=5)
+    assert trio.current_time() - asked_at < config.stop_grace_s + 15.0
+    _, left = psutil.wait_procs(second, timeout=30)
     assert not left
 
 
