@@ -13,37 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from peerinfer.core.openai_defaults import DEFAULT_COMPLETION_TOKENS, INERT, NO_OP, is_one_of
 from peerinfer.core.stream_json import printed
 from peerinfer.core.types import Endpoint, InferRequest
-
-DEFAULT_COMPLETION_TOKENS = 16
-"""OpenAI's default for /v1/completions, and every engine's."""
 
 _PROMPT = {"messages", "prompt", "add_generation_prompt", "continue_final_message"}
 _SAMPLING = {"temperature", "top_p", "top_k", "min_p", "seed", "logit_bias"}
 _LENGTH = {"max_tokens", "max_completion_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos"}
-_NO_MATTER = {"model", "stream", "stream_options", "user", "metadata", "store", "service_tier", "rid"}
-_NO_MATTER |= {"safety_identifier", "prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls"}
+_NO_MATTER = {"model", "stream", "stream_options", "rid"} | INERT
 _CARRIED = _PROMPT | _SAMPLING | _LENGTH | _NO_MATTER | {"skip_special_tokens", "cache_salt", "lora_path"}
-_HARMLESS: Mapping[str, tuple[object, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "chat_template_kwargs": ({},),
-}
-"""Members at a value that asks for nothing."""
+_HARMLESS: Mapping[str, tuple[object, ...]] = {**NO_OP, "n": (1,)}
 
 Body = Mapping[str, object]
 
@@ -64,7 +43,7 @@ def uncarried(body: Body) -> str | None:
     for name, value in body.items():
         if value is None or name in _CARRIED:
             continue
-        if not any(_same(value, harmless) for harmless in _HARMLESS.get(name, ())):
+        if not is_one_of(value, _HARMLESS.get(name, ())):
             return name
     return None
 
@@ -137,8 +116,3 @@ def _with_text(endpoint: Endpoint, body: Body, text: str) -> dict[str, object] |
 def _whole(limit: object) -> int:
     assert isinstance(limit, int)
     return limit
-
-
-def _same(value: object, other: object) -> bool:
-    """Equality as JSON has it: `0` is not `false`."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from peerinfer.core.openai_defaults import DEFAULT_COMPLETION_TOKENS, INERT, NO_OP, is_one_of
 from peerinfer.core.types import Endpoint, RequestError
 
 TEMPERATURE_MAX = 2.0  # OpenAI's limit
 STOPS_MAX = 4  # OpenAI's limit
 STOP_CHARS_MAX = 256  # guess: what is held back of a stream is bounded by it
-DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 
 _EVERYWHERE = {"model", "stream", "stream_options", "max_tokens", "temperature", "top_p", "seed", "stop", "n"}
 _EVERYWHERE |= {"ignore_eos"}  # SGLang's and vLLM's: an answer of exactly max_tokens, for measurements
@@ -25,37 +25,14 @@ _SUPPORTED: Mapping[Endpoint, frozenset[str]] = {
     "chat": frozenset(_EVERYWHERE | _CHAT),
     "completions": frozenset(_EVERYWHERE | {"prompt"}),
 }
-_CACHE_HINTS = {"prompt_cache_key", "prompt_cache_retention"}
-_INERT = _CACHE_HINTS | {
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "parallel_tool_calls",
-}
 _NO_OP: Mapping[str, tuple[object, ...]] = {
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
+    **NO_OP,
     "logit_bias": ({},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
     "top_k": (-1, 0),
     "min_p": (0,),
     "min_tokens": (0,),
     "stop_token_ids": ([],),
     "skip_special_tokens": (True,),
-    "chat_template_kwargs": ({},),
     "cache_salt": ("",),
 }
 _MESSAGE_KEYS = frozenset({"role", "content"})
@@ -217,17 +194,12 @@ def _encodable(text: str, where: str) -> str:
 
 
 def _refuse_unsupported(endpoint: Endpoint, name: str, value: object) -> None:
-    if value is None or name in _SUPPORTED[endpoint] or name in _INERT:
+    if value is None or name in _SUPPORTED[endpoint] or name in INERT:
         return
-    if not any(_same(value, harmless) for harmless in _NO_OP.get(name, ())):
+    if not is_one_of(value, _NO_OP.get(name, ())):
         raise RequestError(
             f"`{name}` is not supported by this engine", param=name, code="unsupported_parameter"
         )
-
-
-def _same(value: object, other: object) -> bool:
-    """Equality as JSON has it: `0` is not `false`."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _integer(body: Mapping[str, object], name: str, *, least: int | None = None) -> int | None:

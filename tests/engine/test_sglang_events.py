@@ -16,11 +16,8 @@ from peerinfer.core.types import End, EngineState
 from peerinfer.engine.sglang import SGLangEngine
 from tests.engine.attached import loaded_server, running, until
 from tests.engine.kv_publisher import Publisher, open_publisher, stored_prompt
-from tests.engine.mock_server import PAGE, MockServer, sse
+from tests.engine.mock_server import PAGE, MockServer
 from tests.engine.support import MirrorSink, request
-
-PIECE = sse({"choices": [{"index": 0, "delta": {"content": "x"}}]})
-TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
 @pytest.fixture
