@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -57,10 +57,11 @@ def named_topics(record: Record, subjects: Sequence[str]) -> list[int]:
     return [record.topics.index(name) for name in subjects]
 
 
-def busiest_topics(records: Iterable[Record], count: int) -> list[int]:
-    """The topics with the most requests in all records together, most first."""
-    counts = Counter(row.topic for record in records for row in record.answered)
-    return [topic for topic, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:count]]
+def busiest_topics(records: Sequence[Record], count: int) -> list[int]:
+    """The topics with the most requests, each counted in the record that has fewest of it."""
+    sizes = [Counter(row.topic for row in record.answered) for record in records]
+    topics = set().union(*sizes)
+    return sorted(topics, key=lambda topic: (-min(size[topic] for size in sizes), topic))[:count]
 
 
 def cycling_topics(records: Sequence[Record], *, window: int, stride: int) -> list[int]:
