@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import pytest
 
 from peerinfer.sim.experiments.cell import Cell
@@ -12,7 +14,8 @@ from peerinfer.sim.experiments.summary import Summary, summarise
 from peerinfer.sim.experiments.windows import subject_shares, zones
 from peerinfer.sim.workloads.corpus import Corpus, Subject
 from peerinfer.sim.workloads.draw import draw_tokens
-from peerinfer.sim.workloads.mmlu import MmluSpec
+from peerinfer.sim.workloads.look_alike import look_alike
+from peerinfer.sim.workloads.mmlu import MmluSpec, make_schedule
 
 REQUESTS = 120
 HEADER_TOKENS = 11  # MMLU's, in the default model's tokens
@@ -101,6 +104,29 @@ def test_skew_raises_hit_rate_and_concentration() -> None:
     )
     assert skewed.actual_hit > uniform.actual_hit + 0.02
     assert skewed.hottest_share > uniform.hottest_share + 0.05
+
+
+def test_skew_concentrates_subjects_of_mmlus_sizes_on_average() -> None:
+    """Table 3: eleven hot subjects spread less evenly than 57, though one order cannot tell.
+
+    Method: with pages of 16 tokens a subject stays where its first question came in, so that 30 orders of all
+    14,042 requests can be counted without being simulated.
+    """
+    counts = [len(subject.questions) for subject in look_alike().subjects]
+
+    def hottest_share(seed: int, *, skewed: bool) -> float:
+        homes: dict[int, int] = {}
+        served = [0] * 4
+        for turn, (subject, _) in enumerate(make_schedule(MmluSpec(seed=seed, skewed=skewed), counts)):
+            served[homes.setdefault(subject, turn % 4)] += 1
+        return max(served) / sum(served)
+
+    uniform, skewed = (
+        fmean(hottest_share(seed, skewed=skewed) for seed in range(30)) for skewed in (False, True)
+    )
+    print(f"busiest of four: {uniform:.1%} uniform, {skewed:.1%} skewed")
+    assert uniform == pytest.approx(0.34, abs=0.02)
+    assert skewed > uniform + 0.03
 
 
 def test_skew_raises_the_hit_rate_at_page_size_1_where_the_header_concentrates_all_the_same() -> None:

@@ -9,7 +9,7 @@ and only five sixths of a prompt are common to its subject.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -42,7 +42,7 @@ class MmluSpec:
 
     def build(self, corpus: Corpus) -> Workload:
         """The workload over a corpus."""
-        schedule = _schedule(self, [len(subject.questions) for subject in corpus.subjects])
+        schedule = make_schedule(self, [len(subject.questions) for subject in corpus.subjects])
         prefixes = [
             (*subject.header, *subject.examples) if self.header else subject.examples
             for subject in corpus.subjects
@@ -66,7 +66,8 @@ class MmluSpec:
         )
 
 
-def _schedule(spec: MmluSpec, counts: list[int]) -> Schedule:
+def make_schedule(spec: MmluSpec, counts: Sequence[int]) -> Schedule:
+    """What is asked in which order, of subjects with so many questions each."""
     rng = random.Random(f"mmlu/{spec.seed}")
     questions = [[(subject, number) for number in range(count)] for subject, count in enumerate(counts)]
     if spec.subjects is not None:
