@@ -34,6 +34,7 @@ from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import hardening
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.flood import Flood
+from peerinfer.overlay.frame_meter import meter_frames
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.gate import LET_IN_WITHIN_S
 from peerinfer.overlay.hardening import RESET_S, Report
@@ -105,6 +106,7 @@ def build_host(
     network.retry_config = RetryConfig(max_retries=0)  # the dialler retries
     network.auto_connector.start = trio.lowlevel.checkpoint  # the dialler connects
     hardening.guard_streams(network, report, flood)
+    meter_frames(network, flood)
     router = pubsub = None
     if gossip:
         router = _router()
