@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +41,7 @@ from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.gate import Gate, root_of
 from peerinfer.overlay.hardening import Report, guard_gossip, services_running
 from peerinfer.overlay.host import Host, abort, build_host, dial, open_stream
-from peerinfer.overlay.known_peers import load_known_peers, save_known_peers
+from peerinfer.overlay.known_peers import KnownPeers
 from peerinfer.overlay.links import Links
 from peerinfer.overlay.pull import SNAPSHOT_PROTOCOL, Pull
 from peerinfer.overlay.streams import REQUEST_PROTOCOL, Streams
@@ -49,7 +50,7 @@ from peerinfer.overlay.topic import Topic
 log = logging.getLogger("peerinfer.overlay")
 
 BANISHED_S = 60.0  # guess
-"""A peer that published too much is not let in for this long."""
+"""A peer that sent too much is not let in for this long."""
 GOODBYE_S = 1.5  # guess
 LEARNED_NAMES_AT_ONCE_MAX = 4  # guess
 """Looked up for peers' addresses. Each may take a thread, and the tokenisers need some."""
@@ -96,6 +97,7 @@ class Swarm:
         self._settings, self._sink, self._nursery = settings, sink, nursery
         self._banished: dict[PeerId, float] = {}
         self._loopback = False
+        self._known = KnownPeers(settings.data_dir)
         self._learned_names = trio.CapacityLimiter(LEARNED_NAMES_AT_ONCE_MAX)
         Gate(
             host.network,
@@ -177,7 +179,7 @@ class Swarm:
                 self._dialler.give([(peer, addr)])
             else:
                 log.warning("peer=%s is not wanted by the lists of peers, and not joined through", peer)
-        for peer, addrs in load_known_peers(self._settings.data_dir).items():
+        for peer, addrs in self._known.load(now_s=time.time()).items():
             if is_peer_id(peer):
                 self._found(peer, addrs)
         nursery.start_soon(lambda: self.links.run(up=self._link_up, down=self._link_down))
@@ -214,6 +216,7 @@ class Swarm:
                     continue  # a name can stand for what no peer may announce
                 try:
                     await dial(self.host, peer, each)
+                    self._known.reached(peer, addr, now_s=time.time())
                     return
                 except STREAM_ERRORS as error:
                     failure = error
@@ -235,7 +238,7 @@ class Swarm:
     def _banish(self, peer: PeerId) -> None:
         now = trio.current_time()
         if self._banished.get(peer, 0.0) < now:
-            log.warning("peer=%s state=banished for_s=%g: it published too much", peer, BANISHED_S)
+            log.warning("peer=%s state=banished for_s=%g: it sends too much", peer, BANISHED_S)
             self._banished = {each: until for each, until in self._banished.items() if until > now}
             self._banished[peer] = now + BANISHED_S
             self._dialler.refuse(peer, for_s=BANISHED_S)
@@ -247,15 +250,17 @@ class Swarm:
     async def _remember(self) -> None:
         while True:
             await trio.sleep(SAVE_S)
-            self._save()
+            with contained("saving the known peers"):  # in a thread, since a slow disk must not hold all up
+                await trio.to_thread.run_sync(self._saving())
 
-    def _save(self) -> None:
-        with contained("saving the known peers"):
-            save_known_peers(self._settings.data_dir, self.links.links())
+    def _saving(self) -> Callable[[], None]:
+        """Writes down who is linked now."""
+        return partial(self._known.save, self.links.links(), now_s=time.time())
 
     async def _say_goodbye(self) -> None:
         """Close the listeners, then all connections side by side, whatever this node is cancelled by."""
-        self._save()
+        with contained("saving the known peers"):
+            self._saving()()
         with trio.move_on_after(GOODBYE_S, shield=True):
             async with trio.open_nursery() as nursery:
                 for listener in self.host.network.listeners.values():
