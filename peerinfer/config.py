@@ -226,6 +226,8 @@ class OverlayConfig(Section):
     """The libp2p host (overlay/)."""
 
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    announce: tuple[str, ...] = ()
+    """What others are told to dial: a forwarded port, or a proxy. Empty: where this node listens."""
     join: tuple[str, ...] = ()
     """Full multiaddrs (`…/p2p/…`) of peers to join through; tried for ever, with backoff."""
     dial_timeout_s: float = 3.0  # measured: a connect takes 0.25 s on loopback, 0.95 s at 200 ms

@@ -67,6 +67,8 @@ class SwarmSettings:
     data_dir: Path
     config: OverlayConfig
     listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    """What others are told in place of `listen`, if there is any."""
     join: tuple[tuple[PeerId, str], ...]
     topic: str | None
     frame_bytes_max: int
@@ -139,7 +141,7 @@ class Swarm:
         host = build_host(
             settings.key_pair,
             listen=listen,
-            advertise=_advertise,
+            advertise=partial(_advertise, settings.announce),
             gossip=gossip,
             report=report,
             flood=flood,
@@ -173,7 +175,7 @@ class Swarm:
         self._offer(peer, addrs, announced=True)
 
     def _act(self, nursery: trio.Nursery) -> None:
-        self._loopback = on_loopback([addr.rsplit("/p2p/", 1)[0] for addr in self.addrs()])
+        self._loopback = on_loopback(advertised(self._settings.listen))
         for peer, addr in self._settings.join:
             if self._settings.wants(peer):
                 self._dialler.give([(peer, addr)])
@@ -281,8 +283,8 @@ async def _close(closable: Any) -> None:
         await closable.close()
 
 
-def _advertise(listening: list[Any]) -> list[Any]:
-    return [Multiaddr(addr) for addr in advertised(as_strings(listening))]
+def _advertise(announce: Sequence[str], listening: list[Any]) -> list[Any]:
+    return [Multiaddr(addr) for addr in announce or advertised(as_strings(listening))]
 
 
 _KINDS = {REQUEST_PROTOCOL: "request", SNAPSHOT_PROTOCOL: "snapshot"}
