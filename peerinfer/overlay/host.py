@@ -151,13 +151,17 @@ def _router() -> Any:
     )
 
 
-async def open_stream(host: Host, peer: PeerId, protocol: str) -> Any:
-    """A new stream over the newest connection to a peer. Never dials.
+async def open_stream(host: Host, peer: PeerId, protocol: str, *, direct: bool = False) -> Any:
+    """A new stream over the newest connection to a peer, or the newest that no relay passes on. Never dials.
 
     Raises:
         PeerLostError: there is no connection, or the peer does not speak the protocol.
     """
-    connections = [each for each in host.network.get_connections(ID.from_base58(peer)) if is_open(each)]
+    connections = [
+        each
+        for each in host.network.get_connections(ID.from_base58(peer))
+        if is_open(each) and not (direct and is_relayed(each))
+    ]
     if not connections:
         raise PeerLostError("not connected")
     stream = None
@@ -186,6 +190,11 @@ async def open_stream(host: Host, peer: PeerId, protocol: str) -> Any:
 def is_open(connection: Any) -> bool:
     """Neither side has begun to close it."""
     return not connection.is_closed and not connection.muxed_conn.event_shutting_down.is_set()
+
+
+def is_relayed(connection: Any) -> bool:
+    """Its bytes go through a third peer."""
+    return any("/p2p-circuit" in str(addr) for addr in connection.get_transport_addresses())
 
 
 async def dial(host: Host, peer: PeerId, addr: Any) -> None:

@@ -18,12 +18,13 @@ from typing import Any
 
 import trio
 from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from peerinfer.config import OverlayConfig
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
-from peerinfer.node.ports import Link, OverlaySink
+from peerinfer.node.ports import Link, OverlaySink, PeerLostError
 from peerinfer.overlay.addresses import (
     AddressInUseError,
     advertised,
@@ -33,6 +34,7 @@ from peerinfer.overlay.addresses import (
     on_loopback,
     resolve,
 )
+from peerinfer.overlay.circuit import CircuitError, Circuits
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.discovery import Discovery
@@ -44,6 +46,7 @@ from peerinfer.overlay.host import Host, abort, build_host, dial, open_stream
 from peerinfer.overlay.known_peers import KnownPeers
 from peerinfer.overlay.links import Links
 from peerinfer.overlay.pull import SNAPSHOT_PROTOCOL, Pull
+from peerinfer.overlay.relay import Relay
 from peerinfer.overlay.streams import REQUEST_PROTOCOL, Streams
 from peerinfer.overlay.topic import Topic
 
@@ -124,10 +127,23 @@ class Swarm:
         )
         self.pull = Pull(sink=sink, open_stream=lambda peer: open_stream(host, peer, SNAPSHOT_PROTOCOL))
         self.topic = None if settings.topic is None else self._make_topic(settings.topic)
-        self._dialler = Dialler(me=settings.me, config=config, dial=self._dial, draw=random.random)
+        self._circuits = Circuits(host, nursery=nursery)
+        self._dialler = Dialler(
+            me=settings.me,
+            config=config,
+            dial=self._dial,
+            draw=random.random,
+            last_resort=self._circuits.addrs_of_last_resort,
+        )
         self._discovery = Discovery(host, nursery=nursery, links=self.links, found=self._found)
         host.host.set_stream_handler(TProtocol(REQUEST_PROTOCOL), self.streams.accept)
         host.host.set_stream_handler(TProtocol(SNAPSHOT_PROTOCOL), self.pull.accept)
+        if config.relay:
+            Relay(
+                host,
+                circuits_max=config.relay_circuits_max,
+                refused=lambda peer, reason: sink.dropped("handshake", peer, reason),
+            )
         host.network.register_notifee(self.links)
 
     @staticmethod
@@ -194,6 +210,7 @@ class Swarm:
     def _link_up(self, peer: PeerId) -> None:
         self._dialler.link_up(peer)
         self._discovery.link_up(peer)
+        self._circuits.link_up(peer)
         self._sink.link_up(peer)
 
     def _link_down(self, peer: PeerId, link: Link) -> None:
@@ -210,6 +227,9 @@ class Swarm:
             self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=announced)
 
     async def _dial(self, peer: PeerId, addr: str) -> None:
+        if addr.endswith("/p2p-circuit"):
+            await self._dial_through(peer, addr)
+            return
         failure: Exception = DialError("the name stands for no address")
         given = (peer, addr) in self._settings.join
         try:
@@ -225,6 +245,13 @@ class Swarm:
         except (OSError, ValueError) as error:  # no such name, or none at all
             failure = error
         raise DialError(root_of(failure)) from None
+
+    async def _dial_through(self, peer: PeerId, addr: str) -> None:
+        self.host.network.unblock_peer(ID.from_base58(peer))
+        try:
+            await self._circuits.dial(peer, addr)
+        except (CircuitError, PeerLostError, *STREAM_ERRORS) as error:
+            raise DialError(root_of(error)) from None
 
     def _make_topic(self, name: str) -> Topic:
         return Topic(

@@ -65,8 +65,8 @@ FLOODS: dict[str, tuple[Frames, str]] = {
 async def test_who_floods_below_the_streams_is_disconnected(
     world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Method: one attacker after the other, with frames that the stock library sends as they are. The limits are
-    made low, since a busy machine does not get to read as many frames in a second as are allowed."""
+    """Method: one attacker after the other, with frames that the stock library sends as they are. The limits
+    are made low, since a busy machine does not get to read as many frames in a second as are allowed."""
     monkeypatch.setattr(flood, "STREAMS_AT_ONCE_MAX", 50.0)
     a = await world.start(
         frames_without_data_per_connection_per_s_max=20.0, streams_opened_per_peer_per_s_max=5.0
@@ -94,9 +94,10 @@ async def test_who_floods_below_the_streams_is_disconnected(
 
 
 async def _flood(muxed: Any, make: Callable[[int], bytes]) -> None:
+    """Until the connection is gone; writing to what this side has closed itself fails silently."""
     number = 0
     try:
-        while True:
+        while not muxed.event_shutting_down.is_set():
             await muxed.secured_conn.write(b"".join(make(number + each) for each in range(100)))
             number += 100
             await trio.lowlevel.checkpoint()
