@@ -1,17 +1,19 @@
 """What a swarm's talk costs a node: CPU and bytes per second, by the number of nodes, busy and idle.
 
-    python -m benchmarks.gossip [--nodes 4 16] [--seconds 20] [--json FILE]
+    python -m benchmarks.gossip [--nodes 4 16] [--seconds 20] [--messages-per-s 40] [--json FILE]
 
 Nodes with the simulated engine, all in one swarm on this machine. While they are busy each is asked for a
 new prompt five times a second, so that every tree changes in every round; the cost of serving the same
 requests is measured on a node that is alone, and taken off. Bytes are those of the node's TCP connections to
-its peers.
+its peers. Intervals stretch so that all nodes together publish `--messages-per-s` at most; where the swarm is
+too large for the machine at 40, what a message costs shows between two lower limits.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import re
 import statistics
@@ -29,8 +31,9 @@ from benchmarks.kit.report import header, table, write_json
 
 ASKED_PER_S = 5.0
 PROMPT_CHARS = 400
-SETTLE_S = 4.0
-KNOWN_WITHIN_S = 120.0
+SETTLE_S = 8.0
+"""After all know all: the last questions for peers are asked, and answered."""
+KNOWN_WITHIN_S = 300.0
 CONFIG = """
 [engine]
 kind = "simulated"
@@ -39,6 +42,9 @@ slots = 8
 simulated_prefill_tokens_per_s = 1000000.0
 simulated_decode_tokens_per_s = 10000.0
 simulated_overhead_s = 0.001
+
+[anti_entropy]
+messages_per_s_max = {messages_per_s}
 """
 _RECEIVED = re.compile(r"bytes_received:(\d+)")
 _SENT = re.compile(r"bytes_acked:(\d+)")
@@ -49,6 +55,7 @@ class Cost:
     """Per node, the median of all."""
 
     nodes: int
+    messages_per_s_max: float
     idle_cpu_percent: float
     busy_cpu_percent: float
     """Of one core, less that of a node that is asked the same and is alone."""
@@ -56,10 +63,10 @@ class Cost:
     busy_kb_per_s: float
 
 
-def start(starter: Processes, count: int) -> list[Process]:
+def start(starter: Processes, count: int, *, messages_per_s: float) -> list[Process]:
     """A swarm of so many nodes, once all know all."""
     config = starter.directory / "node.toml"
-    config.write_text(CONFIG, encoding="utf-8")
+    config.write_text(CONFIG.format(messages_per_s=messages_per_s), encoding="utf-8")
     nodes: list[Process] = []
     for _ in range(count):
         port = free_port()
@@ -144,29 +151,43 @@ def main() -> None:
     )
     parser.add_argument("--nodes", nargs="+", type=int, default=[4, 16])
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument(
+        "--messages-per-s", nargs="+", type=float, default=[40.0], help="one or several limits"
+    )
     parser.add_argument("--json", type=Path, help="where the raw numbers go")
     options = parser.parse_args()
     facts = header()
     costs: list[Cost] = []
     with tempfile.TemporaryDirectory() as directory, processes(Path(directory)) as starter:
-        (lone,) = start(starter, 1)
+        (lone,) = start(starter, 1, messages_per_s=max(options.messages_per_s))
         alone, _ = measured([lone], options.seconds, busy=True)
-    for count in options.nodes:
+    for count, messages_per_s in itertools.product(options.nodes, options.messages_per_s):
         with tempfile.TemporaryDirectory() as directory, processes(Path(directory)) as starter:
-            nodes = start(starter, count)
+            nodes = start(starter, count, messages_per_s=messages_per_s)
             idle_cpu, idle_kb = measured(nodes, options.seconds, busy=False)
             busy_cpu, busy_kb = measured(nodes, options.seconds, busy=True)
         costs.append(
             Cost(
                 nodes=count,
+                messages_per_s_max=messages_per_s,
                 idle_cpu_percent=idle_cpu,
                 busy_cpu_percent=busy_cpu - alone,
                 idle_kb_per_s=idle_kb,
                 busy_kb_per_s=busy_kb,
             )
         )
-    rows = [[str(each.nodes), *(f"{value:.1f}" for value in numbers(each))] for each in costs]
-    columns = ["nodes", "idle: % of a core", "busy: % of a core", "idle: kB/s", "busy: kB/s"]
+    rows = [
+        [str(each.nodes), f"{each.messages_per_s_max:g}", *(f"{value:.1f}" for value in numbers(each))]
+        for each in costs
+    ]
+    columns = [
+        "nodes",
+        "messages/s at most",
+        "idle: % of a core",
+        "busy: % of a core",
+        "idle: kB/s",
+        "busy: kB/s",
+    ]
     table(f"Per node; serving alone costs {alone:.1f} % of a core", columns, rows)
     write_json(options.json, facts, [asdict(cost) for cost in costs])
 

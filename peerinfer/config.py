@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, fields
 BODY_BYTES_MAX = 16 * 1024 * 1024
 """The protocol's own limit: what a frame can carry (docs/protocol.md)."""
 
+UNFINISHED_BYTES_MIN = 32 * 1024 * 1024
+"""Room for the longest frame, and as much again for others meanwhile."""
+
 SNAPSHOT_BYTES_MAX = 256 * 1024
 """The protocol's own limit (docs/protocol.md): what a node reads, however little it sends itself."""
 API_KEY = re.compile("[!-~]{1,512}")
@@ -27,6 +30,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "slots": (1, 1024),
     "port": (0, 65535),
     "body_bytes_max": (1, BODY_BYTES_MAX),
+    "unfinished_bytes_per_peer_max": (UNFINISHED_BYTES_MIN, math.inf),
+    "unfinished_bytes_max": (UNFINISHED_BYTES_MIN, math.inf),
 }
 """The least and the most that a number may be. Without an entry it must be more than 0, and finite."""
 
@@ -221,8 +226,14 @@ class OverlayConfig(Section):
     """The libp2p host (overlay/)."""
 
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    announce: tuple[str, ...] = ()
+    """What others are told to dial: a forwarded port, or a proxy. Empty: where this node listens."""
     join: tuple[str, ...] = ()
     """Full multiaddrs (`…/p2p/…`) of peers to join through; tried for ever, with backoff."""
+    relay: bool = False
+    """Pass connections on between peers that cannot reach each other; `peerinfer bootstrap` always does."""
+    relay_circuits_max: int = 128  # guess: of a megabyte of buffers each
+    """So many such connections at once. Higher: more of other nodes' traffic through this one."""
     dial_timeout_s: float = 3.0  # measured: a connect takes 0.25 s on loopback, 0.95 s at 200 ms
     dial_backoff_s_min: float = 0.5  # guess
     dial_backoff_s_max: float = 30.0  # guess
@@ -245,10 +256,18 @@ class OverlayConfig(Section):
     """Messages of the topic's mesh that one peer may send, whoever wrote them; beyond it is disconnected."""
     streams_opened_per_peer_per_s_max: float = 200.0  # measured: 2 to 4.5 ms of CPU each
     """New streams beyond this are reset. Lower: calls fail that come in waves, and want streams anew."""
+    frames_without_data_per_connection_per_s_max: float = 1000.0  # measured: 20 to 30 µs of CPU each
+    """Frames of the multiplexer that grant a window, ping or bring hardly any data, without those that answer
+    this node's own; beyond this the peer is disconnected. Higher: more CPU for nothing."""
     lookups_per_peer_per_s_max: float = 10.0  # measured: 10 ms of CPU each; a new link asks four times
     """Questions for peers beyond this end their stream."""
     requests_per_peer_per_s_max: float = 500.0  # guess: what a few fast engines take
     """Requests and questions for the wait; beyond this their stream ends."""
+    unfinished_bytes_per_peer_max: int = 64 * 1024 * 1024  # guess: sixteen of the longest bodies on their way
+    """Bytes of a peer's frames whose ends have not come; beyond this its stream with the most of them is
+    reset. Lower: long bodies that are forwarded at the same time cost each other's streams."""
+    unfinished_bytes_max: int = 256 * 1024 * 1024  # guess
+    """The same for all peers together; the stream is the one of the peer that has the most of them."""
     allow_peers: tuple[str, ...] = ()
     """Peer ids; if there are any, no other peer is let in, dialled or heard."""
     deny_peers: tuple[str, ...] = ()
@@ -328,7 +347,7 @@ class HttpConfig(Section):
     allow_overrides: bool = False
     """Honour `x-peerinfer-policy` and `x-peerinfer-target`."""
     api_key: str = field(default="", repr=False)
-    """What clients have to show, on every path but `/healthz`; empty: nothing."""
+    """What clients have to show, on every path but `/healthz` and `/readyz`; empty: nothing."""
     insecure: bool = False
     """Listen on an address that other machines reach even without `api_key`."""
     allowed_hosts: tuple[str, ...] = ()
@@ -339,33 +358,6 @@ class HttpConfig(Section):
         Section.__post_init__(self)
         if self.api_key and not API_KEY.fullmatch(self.api_key):
             raise ValueError("api_key: allowed are 1 to 512 printable ASCII characters without spaces")
-
-
-BOUNDS: Mapping[str, str] = {
-    "http.body_bytes_max": "a body is in memory as long as its request lives, and travels in one frame",
-    "http.connections_max": "a client's request has a connection of its own: so many requests at once",
-    "request.queued_per_slot_max": "who waits longer than a client does occupies memory for nobody",
-    "request.attempts_max": "each target tried is work for the swarm",
-    "request.continuations_max": "an answer that kills engines must end",
-    "request.deadline_s": "a request that nobody ends",
-    "request.decisions_kept": "the ring behind `peerinfer why`",
-    "engine.context_tokens": "prompt and answer: longer prompts are refused where they come in",
-    "engine.cache_tokens": "the KV cache, and the own tree with it",
-    "overlay.streams_per_peer_max": "the 257th stream of a connection blocks silently",
-    "overlay.idle_streams_per_peer_max": "kept-open streams cost memory on both sides",
-    "overlay.gossip_per_peer_per_s_max": "5 ms of CPU per message",
-    "overlay.gossip_passed_on_per_peer_per_s_max": "decoded before its author is known",
-    "overlay.streams_opened_per_peer_per_s_max": "negotiating a stream costs milliseconds",
-    "overlay.lookups_per_peer_per_s_max": "10 ms of CPU per question for peers",
-    "overlay.requests_per_peer_per_s_max": "each is parsed before it can be refused",
-    "overlay.dials_per_s_max": "addresses come from strangers",
-    "anti_entropy.snapshot_bytes_max": "the topic loses longer messages silently: so many pages per estimate",
-    "anti_entropy.estimates_bytes_max": "all estimates together",
-    "anti_entropy.peers_max": "peers, and marks of forgotten ones",
-    "anti_entropy.messages_per_s_max": "gossip saturates a core at 80 messages a second",
-}
-"""Everything that clients or peers could make grow without end, by the setting that bounds it, and why. What
-is no setting is a limit of the protocol (docs/protocol.md): ids and names, addresses, frames, streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

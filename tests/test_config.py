@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from peerinfer.config import BOUNDS, MAY_BE_ZERO, RANGES, Config, HttpConfig
+from peerinfer.bounds import BOUNDS
+from peerinfer.config import MAY_BE_ZERO, RANGES, Config, HttpConfig
 from peerinfer.overlay.topic import GOSSIP_BYTES_MAX
 
 NUMBERS = [

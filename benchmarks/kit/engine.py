@@ -3,7 +3,7 @@
 Prefill is serial, in order of arrival, at so many uncached tokens per second; the match is made when a
 request is scheduled, as SGLang makes it. Decoding is batched: all running requests get a token at each step.
 What a running request stands on is locked, and its output joins the cache at its end. `instant` leaves time
-and queue out: the whole answer is there at once.
+and queue out: the whole answer is there at once. What comes out follows from what went in (answer.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.kit.answer import Answering
 from peerinfer.core.types import CacheEvent
 from peerinfer.engine.page_cache import Lease, PageCache, cut
 
@@ -33,15 +34,18 @@ class Pace:
 
 
 class Job:
-    """One request. `emit(tokens, last)` is called with the number of tokens since it was called last."""
+    """One request. `emit(tokens, last)` is called with the tokens since it was called last."""
 
-    __slots__ = ("cached", "emit", "lease", "left", "made", "max_tokens", "tokens")
+    __slots__ = ("answering", "cached", "emit", "lease", "left", "made", "max_tokens", "tokens")
 
-    def __init__(self, tokens: Sequence[int], max_tokens: int, emit: Callable[[int, bool], None]) -> None:
+    def __init__(
+        self, tokens: Sequence[int], max_tokens: int, emit: Callable[[Sequence[int], bool], None]
+    ) -> None:
         self.tokens = tokens
         self.max_tokens = max_tokens
         self.emit = emit
-        self.made = 0
+        self.answering = Answering(tokens)
+        self.made: list[int] = []
         self.cached = 0
         self.left = False
         """Its client has gone."""
@@ -95,8 +99,8 @@ class WorkerEngine:
             job.cached = lease.cached_tokens
             self._keep(lease, job.tokens, job.cached)
         self._count_prompt(job)
-        job.made = job.max_tokens
-        self.counts["output_tokens"] += job.made
+        job.made = [job.answering.next_token() for _ in range(job.max_tokens)]
+        self.counts["output_tokens"] += len(job.made)
         job.emit(job.made, True)
 
     def _schedule(self) -> None:
@@ -134,18 +138,19 @@ class WorkerEngine:
         self._schedule()
 
     def _make_token(self, job: Job) -> None:
-        job.made += 1
-        last = job.made >= job.max_tokens
+        token = job.answering.next_token()
+        job.made.append(token)
+        last = len(job.made) >= job.max_tokens
         if last:
             self._release(job)
-        job.emit(1, last)
+        job.emit((token,), last)
 
     def _release(self, job: Job) -> None:
         assert job.lease is not None
         del self.running[job]
-        self.counts["output_tokens"] += job.made
+        self.counts["output_tokens"] += len(job.made)
         # The last token is not in the cache yet.
-        self._keep(job.lease, [*job.tokens, *range(1, job.made)], len(job.tokens))
+        self._keep(job.lease, [*job.tokens, *job.made[:-1]], len(job.tokens))
         job.lease.close()
 
     def _keep(self, lease: Lease[None], tokens: Sequence[int], known: int) -> None:

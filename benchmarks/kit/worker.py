@@ -13,7 +13,7 @@ import json
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from benchmarks.kit.engine import PAGE, Job, Pace, WorkerEngine
 from benchmarks.kit.events import EventPublisher
 from benchmarks.kit.http_parts import Message, take_chunks, take_head
-from benchmarks.kit.vocabulary import render
+from benchmarks.kit.vocabulary import WORDS, render, spell
 
 MODEL = "bench"
 KINDS = {b"/v1/chat/completions": "chat", b"/v1/completions": "text"}
@@ -211,14 +211,15 @@ class Answer:
         head = {"id": body.get("rid") or f"bench-{id(self)}", "object": kind, "created": int(time.time())}
         self._envelope = compact({**head, "model": MODEL, "system_fingerprint": worker.name})[:-1]
 
-    def emit(self, count: int, last: bool) -> None:
-        """So many more tokens."""
+    def emit(self, tokens: Sequence[int], last: bool) -> None:
+        """These tokens more."""
         if not self._stream:
             if last:
                 self._send_whole()
             return
         out = b"" if self._begun else self._begin()
-        events = b"".join([self._event(last and place == count - 1) for place in range(count)])
+        final = len(tokens) - 1 if last else -1
+        events = b"".join([self._event(token, place == final) for place, token in enumerate(tokens)])
         if last and self._usage:
             events += b'data: %b,"choices":[],"usage":%b}\n\n' % (self._envelope, self._counted())
         if last:
@@ -236,9 +237,10 @@ class Answer:
         role %= self._envelope
         return head + b"%x\r\n%b\r\n" % (len(role), role)
 
-    def _event(self, last: bool) -> bytes:
+    def _event(self, token: int, last: bool) -> bytes:
         reason = b'"length"' if last else b"null"
-        piece = b'"delta":{"content":" word"}' if self._chat else b'"text":" word"'
+        piece = b'"delta":{"content":" %b"}' if self._chat else b'"text":" %b"'
+        piece %= WORDS[token].encode()
         end = b'"logprobs":null,"finish_reason":%b,"matched_stop":null}]}\n\n' % reason
         return b"data: " + self._envelope + b',"choices":[{"index":0,' + piece + b"," + end
 
@@ -247,14 +249,14 @@ class Answer:
         return compact(
             {
                 "prompt_tokens": len(job.tokens),
-                "completion_tokens": job.made,
-                "total_tokens": len(job.tokens) + job.made,
+                "completion_tokens": len(job.made),
+                "total_tokens": len(job.tokens) + len(job.made),
                 "prompt_tokens_details": {"cached_tokens": job.cached},
             }
         )
 
     def _send_whole(self) -> None:
-        text = " word" * self.job.made
+        text = " " + spell(self.job.made)
         choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": "length"}
         choice |= {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         envelope = self._envelope.replace(b".chunk", b"", 1)

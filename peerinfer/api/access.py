@@ -1,9 +1,9 @@
 """The API key: who may use a face that others can reach.
 
-Everything but `/healthz` is behind it, the node's own JSON and its pages as well. Programs send it as OpenAI
-clients do, `Authorization: Bearer KEY`; a browser, which asks its user, as the password of `Basic`. Keys are
-compared as hashes and in constant time, so that an answer's delay tells nothing about them, and nothing
-that a client sent for one is repeated or logged.
+Everything but `/healthz` and `/readyz` is behind it, the node's own JSON and its pages as well. Programs
+send it as OpenAI clients do, `Authorization: Bearer KEY`; a browser, which asks its user, as the password of
+`Basic`. Keys are compared as hashes and in constant time, so that an answer's delay tells nothing about them,
+and nothing that a client sent for one is repeated or logged.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Iterable
 
 from peerinfer.api.errors import BadRequestError, Headers
 
-OPEN_PATHS = frozenset({"/healthz"})
-"""What a load balancer or a supervisor asks without a key; it tells no more than that the node runs."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""What a load balancer or an orchestrator asks without a key; they tell no more than that the node runs, and
+whether a completion would be answered."""
 CHALLENGE: Headers = [
     (b"www-authenticate", b'Bearer realm="peerinfer"'),
     (b"www-authenticate", b'Basic realm="peerinfer"'),

@@ -31,6 +31,8 @@ from peerinfer.core.types import RequestError
 KEEP_ALIVE_S = 75.0  # nginx's; clients' pools forget a connection earlier, so they never lose that race
 """A connection that brings no request for this long is closed."""
 HEAD_BYTES_MAX = 16 * 1024  # guess
+BLANK_BYTES_MAX = 8
+"""Of empty lines before a request: some clients end a body with one more (RFC 9112 §2.2)."""
 AHEAD_BYTES_MAX = 64 * 1024  # guess
 """What a client may send ahead of an answer."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -86,8 +88,11 @@ class _Exchange:
         self._on_garbage = on_garbage
         self._waiting = waiting
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._blank_bytes = 0
+        self._begun = False
+        """A byte came that is not of an empty line."""
         if unread:
-            self._parser.receive_data(unread)
+            self._feed(unread)
         self._body_is_read = False
         self._response = _Response()
 
@@ -97,8 +102,10 @@ class _Exchange:
         try:
             with self._waiting.for_at_most(KEEP_ALIVE_S):
                 request = await self._next_event()
+                _check_head(request)
         except h11.RemoteProtocolError as error:
             await self._refuse(error)
+            return None
         if not isinstance(request, h11.Request):
             return None
         self._response.answers(request)
@@ -158,8 +165,19 @@ class _Exchange:
             data = await self._client.receive()
             if not data:
                 return h11.ConnectionClosed()
-            self._parser.receive_data(data)
+            self._feed(data)
         return event
+
+    def _feed(self, data: bytes) -> None:
+        """What came in, to the parser, which takes no empty lines before a request."""
+        if not self._begun:
+            rest = data.lstrip(b"\r\n")
+            self._blank_bytes += len(data) - len(rest)
+            if self._blank_bytes <= BLANK_BYTES_MAX:
+                data = rest
+            self._begun = bool(data)
+        if data:
+            self._parser.receive_data(data)
 
     def _body_is_here(self) -> bool:
         """Whether the request is complete; an app need not have read all of it."""
@@ -258,6 +276,14 @@ class _Response:
             return head + piece
         framed = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
         return head + framed + (b"0\r\n\r\n" if last else b"")
+
+
+def _check_head(request: object) -> None:
+    """h11 holds its limit only for a head that is not all there yet. Raises `h11.RemoteProtocolError`."""
+    if isinstance(request, h11.Request):
+        fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in request.headers)
+        if len(request.method) + len(request.target) + fields > HEAD_BYTES_MAX:
+            raise h11.RemoteProtocolError("the head is too long", error_status_hint=431)
 
 
 def _scope(request: h11.Request) -> Scope:

@@ -21,6 +21,9 @@ Headers = list[tuple[bytes, bytes]]
 DRAIN_TIMEOUT_S = 2.0  # guess
 """How long the rest of a refused body is read and thrown away."""
 
+NOT_AGAIN = frozenset({"engine_failed"})
+"""Codes of requests that harm: OpenAI's clients would send them again by themselves, twice."""
+
 INTERNAL_ERROR = "This node failed to answer; its log says why."
 
 
@@ -67,6 +70,8 @@ def error_headers(error: RequestError, body: bytes, extra: Headers) -> Headers:
     ]
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    if error.code in NOT_AGAIN:
+        headers.append((b"x-should-retry", b"false"))
     return headers
 
 

@@ -15,6 +15,7 @@ import click
 from multiaddr import Multiaddr
 
 EXAMPLE_LISTEN = "/ip4/0.0.0.0/tcp/4001"
+EXAMPLE_ANNOUNCE = "/ip4/192.0.2.7/tcp/4001"
 EXAMPLE_JOIN = "/ip4/192.0.2.7/tcp/4001/p2p/12D3KooW…"
 NAMES = ("dns", "dns4", "dns6")
 PORT_MAX = 65535
@@ -45,6 +46,15 @@ def parse_listen(text: str) -> str:
     if rest:
         raise AddressError(f"'/{'/'.join(rest)}': nothing may follow the port, as in {EXAMPLE_LISTEN}")
     _check_port(port, lowest=0)
+    return text
+
+
+def parse_announce(text: str) -> str:
+    """A multiaddr that others are to dial, as given. Raises `AddressError`."""
+    _, _, port, rest = _split(text, EXAMPLE_ANNOUNCE)
+    if rest:
+        raise AddressError(f"'/{'/'.join(rest)}': nothing may follow the port, as in {EXAMPLE_ANNOUNCE}")
+    _check_port(port, lowest=1)
     return text
 
 

@@ -1,12 +1,14 @@
 """`peerinfer bootstrap`: a peer without an engine, which others join through.
 
-It takes part in discovery and in nothing else: no topic, no trees, and every request is refused. A node that
-asks what it serves is told its role, so that it shows up as a bootstrap peer and not as a silent one.
+It takes part in discovery, passes connections on between nodes that cannot reach each other, and does nothing
+else: no topic, no trees, and every request is refused. A node that asks what it serves is told its role, so
+that it shows up as a bootstrap peer and not as a silent one.
 """
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,8 +42,8 @@ FRAME_BYTES_MAX = 64 * 1024
 def bootstrap(options: NodeOptions) -> None:
     """Start a peer without an engine, for others to join through.
 
-    It helps nodes to find each other, serves no requests and has no HTTP face. ADDR… are peers that it
-    joins itself. Ctrl-C stops it.
+    It helps nodes to find and to reach each other, serves no requests and has no HTTP face. ADDR… are peers
+    that it joins itself. Ctrl-C stops it.
     """
     check_addresses(options.config.overlay)
     default = Path(platformdirs.user_data_dir("peerinfer")) / "bootstrap"
@@ -56,7 +58,7 @@ async def _run(options: NodeOptions, data_dir: Path) -> None:
         with starting():
             overlay = LibP2POverlay(
                 data_dir=data_dir,
-                config=options.config.overlay,
+                config=replace(options.config.overlay, relay=True),
                 topic=None,
                 frame_bytes_max=FRAME_BYTES_MAX,
                 swarm_key=options.swarm_key,

@@ -1,8 +1,9 @@
 """`peerinfer calibrate`: what an engine on this machine costs, as numbers for the simulation.
 
 Two nodes run as they do in production, and are asked prompts of known lengths, part of them cached. The
-engine's times lie near a line, overhead + uncached tokens ÷ prefill rate; what is measured around it is the
-node's processing and the cost of a hop.
+engine's times are an overhead, so much per computed token, and so much for each token that a computed one
+looks back at (attention: SmolLM2's token 1,500 takes a CPU more than twice as long as its token 200). What
+is measured around them is the node's processing and the cost of a hop.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import linear_regression, median
+from statistics import median
 
 import click
 from rich.status import Status
@@ -26,7 +27,7 @@ from peerinfer.sim.experiments.cell import Cell
 from peerinfer.sim.workloads.draw import draw_tokens
 from peerinfer.sim.workloads.mmlu import MmluSpec
 
-SHAPES = ((0, 128), (0, 512), (0, 1024), (512, 64), (512, 128), (1024, 64), (1024, 128))
+SHAPES = ((0, 128), (0, 512), (0, 1024), (512, 64), (512, 128), (1024, 64), (1024, 128), (1024, 512))
 """(cached, uncached) tokens of the prompts that are measured: those of MMLU."""
 DECODED_TOKENS = 32
 HOPS = 5
@@ -36,9 +37,20 @@ HOPS = 5
 class Point:
     """One measured prompt."""
 
-    uncached_tokens: int
+    tokens: int
+    cached_tokens: int
     engine_s: float
     processing_s: float
+
+    @property
+    def uncached_tokens(self) -> int:
+        """What was computed."""
+        return self.tokens - self.cached_tokens
+
+    @property
+    def pairs(self) -> float:
+        """Of a computed token and one at or before it."""
+        return (self.tokens**2 - self.cached_tokens**2) / 2
 
 
 @click.command()
@@ -82,9 +94,10 @@ def calibrate(engine: str, repeats: int, out: Path, engine_python: str | None) -
 
 def summary(calibration: Calibration, out: Path) -> str:
     """The numbers for people."""
+    behind_1000 = 1 / (1 / calibration.prefill_tokens_per_s + 1000 * calibration.prefill_s_per_pair)
     return (
-        f"prefill {calibration.prefill_tokens_per_s:.0f} tokens/s, decode "
-        f"{calibration.decode_tokens_per_s:.0f} tokens/s; per request "
+        f"prefill {calibration.prefill_tokens_per_s:.0f} tokens/s, {behind_1000:.0f} behind 1,000 others, "
+        f"decode {calibration.decode_tokens_per_s:.0f} tokens/s; per request "
         f"{calibration.overhead_s * 1e3:.0f} ms in the engine, {calibration.processing_s * 1e3:.1f} ms in "
         f"the node, {calibration.hop_s * 1e3:.1f} ms for a hop: {out}"
     )
@@ -104,21 +117,38 @@ async def _calibrate(cell: Cell, options: Sequence[str], repeats: int, status: S
 
 
 def fit(points: Sequence[Point], *, name: str, decode_s: float, hop_s: float) -> Calibration:
-    """The line through the points. Raises `FailedError` if they lie near none that makes sense."""
-    slope, overhead_s = linear_regression(
-        [point.uncached_tokens for point in points], [point.engine_s for point in points]
-    )
+    """The plane through the points that is least wrong in per cent: short prompts count as long ones do.
+
+    Raises `FailedError` if they lie near none that makes sense.
+    """
+    overhead_s, slope, s_per_pair = _plane(points, attention=True)
+    if s_per_pair < 0:  # the points show none
+        overhead_s, slope, s_per_pair = _plane(points, attention=False)
     if slope <= 0 or decode_s <= 0:
         raise FailedError("the times make no sense: is this machine busy with something else?")
     return Calibration(
         name=name,
         prefill_tokens_per_s=1 / slope,
+        prefill_s_per_pair=s_per_pair,
         decode_tokens_per_s=1 / decode_s,
         overhead_s=max(0.0, overhead_s - decode_s),  # every prompt decoded one token
         processing_s=median(point.processing_s for point in points),
         hop_s=max(0.0, hop_s),
         slots=1,
     )
+
+
+def _plane(points: Sequence[Point], *, attention: bool) -> tuple[float, float, float]:
+    """(overhead, per computed token, per pair) in seconds."""
+    try:
+        import numpy as np  # an extra, and a tenth of a second
+    except ImportError:
+        raise FailedError('calibrating needs numpy: pip install "peerinfer[experiments]"') from None
+    rows = [(1.0, each.uncached_tokens, each.pairs if attention else 0.0) for each in points]
+    took_s = np.array([each.engine_s for each in points])
+    found = np.linalg.lstsq(np.array(rows) / took_s[:, None], np.ones(len(points)), rcond=None)[0]
+    overhead_s, slope, s_per_pair = (float(each) for each in found)
+    return overhead_s, slope, s_per_pair
 
 
 async def _prefill(node: DemoNode, turn: int, cached: int, uncached: int) -> Point:
@@ -129,8 +159,7 @@ async def _prefill(node: DemoNode, turn: int, cached: int, uncached: int) -> Poi
     tokens = (*head, *draw_tokens(f"{label}/tail", uncached))
     answer = await node.client.complete(tokens, model=node.model, max_tokens=1, policy="local")
     engine_s = await duration_s(node, answer)
-    left = len(tokens) - (answer.cached_tokens or 0)
-    return Point(left, engine_s, answer.duration_s - engine_s)
+    return Point(len(tokens), answer.cached_tokens or 0, engine_s, answer.duration_s - engine_s)
 
 
 async def _decode_s(node: DemoNode) -> float:

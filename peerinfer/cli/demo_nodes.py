@@ -59,10 +59,11 @@ async def run_nodes(
     directory: Path,
     say: Callable[[str], None],
     doing: Callable[[str], None],
+    meet_timeout_s: float = MEET_TIMEOUT_S,
 ) -> AsyncIterator[list[DemoNode]]:
     """Nodes that have found each other and can all answer. Raises `FailedError` when that fails.
 
-    `say` gets a line for each step done, `doing` what is under way.
+    `say` gets a line for each step done, `doing` what is under way; engines may load for `meet_timeout_s`.
     """
     progress = _Progress(say, doing)
     nodes: list[DemoNode] = []
@@ -82,7 +83,7 @@ async def run_nodes(
             for number in range(2, count + 1):
                 joining.start_soon(start, number, "join", nodes[0].addr)
         nodes.sort(key=lambda node: node.number)
-        await _meet(nodes, progress)
+        await _meet(nodes, progress, timeout_s=meet_timeout_s)
         yield nodes
         nursery.cancel_scope.cancel()
 
@@ -183,11 +184,11 @@ async def _stop(process: trio.Process) -> None:
         await process.wait()
 
 
-async def _meet(nodes: Sequence[DemoNode], progress: _Progress) -> None:
+async def _meet(nodes: Sequence[DemoNode], progress: _Progress, *, timeout_s: float) -> None:
     """Wait until every engine is loaded and every node sees all others ready."""
     others = len(nodes) - 1
     waiting = list(nodes)
-    with trio.move_on_after(MEET_TIMEOUT_S):
+    with trio.move_on_after(timeout_s):
         while waiting:
             views = {node.number: await _view(node) for node in waiting}
             for node in list(waiting):
@@ -201,7 +202,7 @@ async def _meet(nodes: Sequence[DemoNode], progress: _Progress) -> None:
                 await trio.sleep(LOOK_INTERVAL_S)
         return
     names = ", ".join(node.name for node in waiting)
-    raise FailedError(f"{names} did not get ready within {MEET_TIMEOUT_S:.0f} s")
+    raise FailedError(f"{names} did not get ready within {timeout_s:.0f} s")
 
 
 async def _view(node: DemoNode) -> tuple[str, int]:

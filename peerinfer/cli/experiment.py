@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from peerinfer.cli.errors import CommandError, run_async
 from peerinfer.cli.experiment_nodes import measure
@@ -18,18 +19,17 @@ from peerinfer.core.policies import POLICIES
 from peerinfer.sim.experiments.calibration import PAPER, read_calibration
 from peerinfer.sim.experiments.catalogue import EXPERIMENTS
 from peerinfer.sim.experiments.cell import Cell
+from peerinfer.sim.experiments.effort import effort
 from peerinfer.sim.experiments.experiment import Experiment
 from peerinfer.sim.experiments.prompts import Prompts, open_prompts
 from peerinfer.sim.experiments.record import Record
 from peerinfer.sim.experiments.results import Results
-from peerinfer.sim.experiments.settings import Settings, possible
+from peerinfer.sim.experiments.settings import Settings, left_out, possible
 from peerinfer.sim.experiments.store import Store
-from peerinfer.sim.experiments.write_report import run_digest, write_report
+from peerinfer.sim.experiments.write_report import extent, run_digest, write_report
 
-REAL_MODE_NOTE = (
-    "Real nodes, with Δ_poll 500 ms and 2 s and pages of 16 tokens; what the paper has beyond that is "
-    "for the simulation."
-)
+SPEED_WINDOW_S = 600.0
+"""The time left is reckoned from the speed of the last ten minutes: a few cells, not one."""
 REAL_REQUESTS = 120
 REAL_SUBJECTS = 6
 REAL_CACHE_TOKENS = 4096
@@ -58,7 +58,17 @@ SYNTHETIC_NOTE = "No --data: the prompts are generated, with MMLU's shape and wi
     type=click.Path(exists=True, dir_okay=False),
     help="With --mode sglang: the Python in whose environment SGLang is installed.",
 )
+@click.option(
+    "--nodes", type=click.IntRange(min=2), default=Settings().nodes, show_default=True, help="In the swarm."
+)
 @click.option("--page-size", type=click.IntRange(1, 256), default=16, show_default=True)
+@click.option(
+    "--page-requests",
+    type=click.IntRange(min=1),
+    default=Settings().page_requests,
+    show_default=True,
+    help="Of table3's page sizes; pages of one token take long.",
+)
 @click.option(
     "--header/--no-header",
     default=True,
@@ -184,38 +194,52 @@ class Run:
 
     def measure(self, experiments: Sequence[Experiment]) -> dict[Cell, Record]:
         """All records that these experiments need, those that are there already among them."""
-        wanted = [
+        wanted = self._wanted(experiments)
+        if left := left_out(wanted):
+            self._console.print(left)
+        cells = [cell for cell in wanted if possible(cell)]
+        records = {cell: self._store.get(cell) for cell in cells}
+        missing = {cell: self._count(cell) for cell, record in records.items() if record is None}
+        if missing:
+            self._console.print(
+                f"{len(cells)} measurements, {len(cells) - len(missing)} of them are there; the others "
+                f"have {sum(missing.values()):,} requests"
+            )
+            self._run(missing)
+            records |= {cell: self._store.get(cell) for cell in missing}
+        return {cell: record for cell, record in records.items() if record is not None}
+
+    def _wanted(self, experiments: Sequence[Experiment]) -> list[Cell]:
+        """The cells of some experiments, with every seed, each once."""
+        cells = [
             cell
             for each in experiments
             for configuration in each.cells(self._settings)
             for cell in self._settings.seeded(configuration)
         ]
-        cells = [cell for cell in dict.fromkeys(wanted) if possible(cell)]
-        records = {cell: self._store.get(cell) for cell in cells}
-        missing = [cell for cell, record in records.items() if record is None]
-        if missing:
-            self._console.print(f"{len(cells)} measurements, {len(cells) - len(missing)} of them are there")
-            self._run(missing)
-            records |= {cell: self._store.get(cell) for cell in missing}
-        return {cell: record for cell, record in records.items() if record is not None}
+        return list(dict.fromkeys(cells))
 
-    def _run(self, cells: Sequence[Cell]) -> None:
-        total = sum(self._prompts.workload(cell.workload).count for cell in cells)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self._console) as bar:
-            task = bar.add_task("requests", total=total)
+    def _count(self, cell: Cell) -> int:
+        return self._prompts.workload(cell.workload).count
+
+    def _run(self, requests: Mapping[Cell, int]) -> None:
+        """Measure cells that have so many requests each. Progress, and the time left, go by their effort."""
+        efforts = {cell: count * effort(cell) for cell, count in requests.items()}
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self._console, speed_estimate_period=SPEED_WINDOW_S) as bar:
+            task = bar.add_task("measuring", total=sum(efforts.values()))
             if self._settings.mode == "sim":
                 from peerinfer.sim.experiments.run_cells import run_cells  # loads a whole node
 
                 run_cells(
-                    longest_first(cells),
+                    longest_first(efforts),
                     data=self._prompts.data,
                     directory=self._out / "cells",
                     jobs=self._jobs,
                     progress=lambda done: bar.update(task, completed=done),
                 )
             else:
-                run_async(self._run_real, cells, bar, task)
+                run_async(self._run_real, list(requests), bar, task)
 
     async def _run_real(self, cells: Sequence[Cell], bar: Progress, task: TaskID) -> None:
         """One cell after the other: they would slow each other down."""
@@ -225,7 +249,7 @@ class Run:
                 self._prompts.workload(cell.workload),
                 options=self._engine,
                 say=lambda doing: bar.update(task, description=doing),
-                tick=lambda: bar.update(task, advance=1, description="requests"),
+                tick=partial(bar.update, task, advance=effort(cell), description="measuring"),
             )
             self._store.put(cell, record)
 
@@ -233,15 +257,22 @@ class Run:
         """Write the results; returns all of them as one page."""
         results = Results(self._settings, records)
         notes = [] if self._prompts.data is not None else [SYNTHETIC_NOTE]
-        if self._settings.mode != "sim":
-            notes.append(REAL_MODE_NOTE)
-        pages = [
-            write_report(self._out, each, each.report(self._settings, results), notes=notes)
-            for each in experiments
-        ]
+        pages = []
+        for each in experiments:
+            wanted = self._wanted([each])
+            left = left_out(wanted)
+            pages.append(
+                write_report(
+                    self._out,
+                    each,
+                    each.report(self._settings, results),
+                    measured=extent([records[cell] for cell in wanted if cell in records]),
+                    notes=notes if left is None else [*notes, left],
+                )
+            )
         return "\n".join([*pages, f"Digest of all measurements: {run_digest(records)}"])
 
 
-def longest_first(cells: Sequence[Cell]) -> list[Cell]:
-    """Small pages and frequent rounds take the longest: begun last, they would run alone."""
-    return sorted(cells, key=lambda cell: (cell.page_size, cell.poll_interval_s))
+def longest_first(efforts: Mapping[Cell, int]) -> list[Cell]:
+    """The order to measure in: begun last, a long one would run alone."""
+    return sorted(efforts, key=lambda cell: -efforts[cell])

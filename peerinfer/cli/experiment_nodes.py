@@ -23,6 +23,8 @@ from peerinfer.sim.workloads.workload import Arrival, Workload
 
 CONTEXT_TOKENS = 4096
 """MMLU's longest prompt has 3,145 tokens."""
+LOAD_TIMEOUT_S = 900.0
+"""Four SGLang servers that start at once on two busy cores take minutes."""
 WARM_UP = range(97, 129)
 """Each node's first request loads and measures things: it is not counted."""
 
@@ -38,7 +40,12 @@ async def open_nodes(
         config.write_text(node_config(cell))
         arguments = ["--engine", cell.mode, "--config", str(config), *options]
         async with run_nodes(
-            cell.workload.nodes, arguments, directory=directory, say=lambda _: None, doing=say
+            cell.workload.nodes,
+            arguments,
+            directory=directory,
+            say=lambda _: None,
+            doing=say,
+            meet_timeout_s=LOAD_TIMEOUT_S,
         ) as nodes:
             for node in nodes:
                 await node.client.complete(WARM_UP, model=node.model, max_tokens=2, policy="local")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from peerinfer.cli.addresses import HostPort, checked, parse_host_port, parse_listen
+from peerinfer.cli.addresses import HostPort, checked, parse_announce, parse_host_port, parse_listen
 from peerinfer.cli.config_file import base_config, config_option
 from peerinfer.cli.errors import CommandError
 from peerinfer.cli.invite import parse_whom, unfold
@@ -95,6 +95,7 @@ def collect(
     base: Config,
     *,
     listen: tuple[str, ...],
+    announce: tuple[str, ...] = (),
     http: HostPort | None = None,
     addrs: tuple[str, ...] = (),
     engine: str | None = None,
@@ -131,6 +132,7 @@ def collect(
         overlay=_set(
             base.overlay,
             listen=listen or None,
+            announce=announce or None,
             join=join or None,
             allow_peers=allow_peer or None,
             deny_peers=deny_peer or None,
@@ -185,6 +187,14 @@ _COMMON: list[Callable[..., Any]] = [
         metavar="MULTIADDR",
         callback=checked(parse_listen),
         help=f"Where peers reach this node; may be repeated.  [default: {_DEFAULTS.overlay.listen[0]}]",
+    ),
+    click.option(
+        "--announce",
+        multiple=True,
+        metavar="MULTIADDR",
+        callback=checked(parse_announce),
+        help="What others are told to dial, where that is a forwarded port or a proxy; may be repeated."
+        "  [default: where it listens]",
     ),
     click.option(
         "--data-dir",

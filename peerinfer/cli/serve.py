@@ -82,11 +82,18 @@ def run_node(options: NodeOptions) -> None:
 
 def check_addresses(overlay: OverlayConfig) -> None:
     """Let addresses pass that the overlay will take, those of a config file too. Raises `CommandError`."""
-    from peerinfer.overlay.addresses import parse_listen_address, parse_peer_address, parse_peer_id
+    from peerinfer.overlay.addresses import (
+        parse_announced_address,
+        parse_listen_address,
+        parse_peer_address,
+        parse_peer_id,
+    )
 
     try:
         for addr in overlay.listen:
             parse_listen_address(addr)
+        for addr in overlay.announce:
+            parse_announced_address(addr)
         for addr in overlay.join:
             parse_peer_address(addr)
         for peer in (*overlay.allow_peers, *overlay.deny_peers):

@@ -67,8 +67,11 @@ def by_text(request: InferRequest, answered: Answered) -> InferRequest | None:
 
 
 def shortened(request: InferRequest, count: int) -> InferRequest | None:
-    """The request with `count` tokens less to answer; None if there are none left."""
-    body = dict(request.body)
+    """The request with `count` tokens less to answer; None if there are none left.
+
+    It asks for a stream, whatever the client asked for: only pieces can be put behind what is there.
+    """
+    body = {**request.body, "stream": True}
     limits = [name for name in ("max_completion_tokens", "max_tokens") if type(body.get(name)) is int]
     if request.endpoint == "completions":
         limits = ["max_tokens"]

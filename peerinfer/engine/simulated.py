@@ -1,9 +1,9 @@
 """An engine without a model: a real page cache, a real queue, and time that is only slept.
 
-It keeps every promise of the Engine port that a real one keeps, and its times follow three numbers: prefill
-runs serially at so many tokens per second, decoding at so many per running request, and each request costs
-a fixed overhead. It sleeps in trio's time, so that under virtual time it costs nothing. What it says:
-simulated_language.py.
+It keeps every promise of the Engine port that a real one keeps, and its times follow four numbers: prefill
+runs serially at so many tokens per second, more slowly the more came before (attention), decoding at so many
+per running request, and each request costs a fixed overhead. It sleeps in trio's time, so that under virtual
+time it costs nothing. What it says: simulated_language.py.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class SimulatedEngine(PagedEngine[None]):
         slots: int = 4,
         context_tokens: int = 65536,
         prefill_tokens_per_s: float = 5000.0,  # guess: bytes, about 1,200 tokens of a real vocabulary
+        prefill_s_per_pair: float = 0.0,
         decode_tokens_per_s: float = 200.0,  # guess: bytes, about 45 tokens of a real vocabulary
         overhead_s: float = 0.005,  # guess
         load_s: float = 0.0,
@@ -83,6 +84,7 @@ class SimulatedEngine(PagedEngine[None]):
         super().__init__(info, wall_clock=wall_clock)
         self._tokenizer = SimulatedTokenizer(vocabulary)
         self._prefill_tokens_per_s = prefill_tokens_per_s
+        self._prefill_s_per_pair = prefill_s_per_pair
         self._decode_tokens_per_s = decode_tokens_per_s
         self._overhead_s = overhead_s
         self._load_s = load_s
@@ -127,7 +129,7 @@ class SimulatedEngine(PagedEngine[None]):
             uncached = len(job.tokens) - lease.cached_tokens
             try:
                 begin = trio.current_time()
-                seconds = uncached / self._prefill_tokens_per_s
+                seconds = self._prefill_s(len(job.tokens), lease.cached_tokens)
                 self._prefill = (job, begin + self._overhead_s, begin + self._overhead_s + seconds)
                 job.prefill_left = uncached
                 await trio.sleep(self._overhead_s + seconds)
@@ -160,6 +162,11 @@ class SimulatedEngine(PagedEngine[None]):
         stored = len(job.tokens) // self.info.page_size
         pages = cut(tokens[: len(tokens) - 1], self.info.page_size)[stored:]
         lease.extend(pages, [None] * len(pages))
+
+    def _prefill_s(self, tokens: int, cached: int) -> float:
+        """What a prompt takes: so much per computed token, and for each one that it looks back at."""
+        pairs = (tokens * tokens - cached * cached) / 2
+        return (tokens - cached) / self._prefill_tokens_per_s + pairs * self._prefill_s_per_pair
 
     def _prefill_left(self, job: Job) -> int:
         if self._prefill is None or self._prefill[0] is not job or job.prefill_left is None:

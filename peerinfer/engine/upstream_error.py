@@ -30,13 +30,26 @@ def refusal(endpoint: Endpoint, status: int, payload: bytes) -> Exception:
 
 
 def stream_error(endpoint: Endpoint, event: Mapping[str, object]) -> Exception | None:
-    """The exception for an event within a stream; None if it is no error."""
+    """The exception for an event within a stream, or for a whole answer; None if it is no error.
+
+    An answer that is over because the server gave it up (it restarts, or takes new weights) says so where
+    others say `stop`, with status 200: whoever takes that for the end has half an answer.
+    """
+    if _is_aborted(event):
+        return EngineError("the server aborted the answer")
     if "error" not in event and event.get("object") != "error":
         return None
     inner = event.get("error", event)
     code = inner.get("code") if isinstance(inner, Mapping) else None
     status = code if type(code) is int and 400 <= code <= 599 else 500
     return _exception(endpoint, status, event)
+
+
+def _is_aborted(event: Mapping[str, object]) -> bool:
+    choices = event.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(choice, Mapping) and choice.get("finish_reason") == "abort" for choice in choices
+    )
 
 
 def _exception(endpoint: Endpoint, status: int, parsed: object) -> Exception:

@@ -116,7 +116,7 @@ def _check_continuable(node: Context, decision: Decision, answer: Answer, *, bre
         raise _broken(decision, what, status=502)
     if breaks > node.config.request.continuations_max:
         raise _broken(decision, f"broke off, as {breaks - 1} others did before", status=502)
-    stop_before_it_harms_more(decision)
+    stop_before_it_harms_more(node, decision)
 
 
 async def _onward(node: Context, request: InferRequest, answer: Answer) -> tuple[InferRequest, Prompt] | None:

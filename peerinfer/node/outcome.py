@@ -8,12 +8,14 @@ from contextlib import contextmanager
 import trio
 
 from peerinfer.core.refusals import context_length_exceeded
-from peerinfer.core.types import InferRequest, RequestError
+from peerinfer.core.router import Candidate
+from peerinfer.core.types import InferRequest, PeerId, RequestError
 from peerinfer.node.context import Context
 from peerinfer.node.decisions import Decision
 
 ENGINE_FAILURES_MAX = 2
-"""So many engines that were there and failed at one request, and it is the request."""
+"""So many engines that were there and failed at one request, and it may be the request: no other peer gets
+it, and the own engine only if it was not among them. So a request kills three engines at most."""
 RETRY_AFTER_S_MIN = 1.0
 _PASSING = frozenset({"lost", "timeout", "failed", "not_ready", "protocol", "broken"})
 
@@ -34,20 +36,36 @@ def kept(node: Context, decision: Decision) -> Iterator[None]:
         node.ended(decision)
 
 
-def stop_before_it_harms_more(decision: Decision) -> None:
-    """A request that engines die of must not go through the swarm: raises `RequestError` after a few.
+def stop_before_it_harms_more(node: Context, decision: Decision) -> None:
+    """Ends a request that engines die of, before it goes through the swarm: raises `RequestError`.
 
-    One that had brought a part of the answer before it failed is no sign of that.
+    After a few engines only the own one is tried, once: it may be two others that are broken, and the one
+    that a client chose for itself is the one that its request may harm.
     """
-    failed = 0
+    failed = _engines_failed(decision)
+    if len(failed) < ENGINE_FAILURES_MAX or (node.me not in failed and node.engine_ready):
+        return
+    raise RequestError(
+        f"{len(failed)} engines failed at this request one after the other; it is not tried on another.",
+        status=502,
+        code="engine_failed",
+    )
+
+
+def may_harm(decision: Decision, k: Candidate) -> bool:
+    """Whether target k is to be spared: a peer, after this request has met so many engines that failed."""
+    return not k.is_me and len(_engines_failed(decision)) >= ENGINE_FAILURES_MAX
+
+
+def _engines_failed(decision: Decision) -> list[PeerId]:
+    """Whose engines failed since the last that brought a part of the answer: that one's end is no sign."""
+    failed: list[PeerId] = []
     for attempt in decision.attempts:
-        failed = 0 if attempt.outcome == "broken" else failed + (attempt.outcome == "failed")
-    if failed >= ENGINE_FAILURES_MAX:
-        raise RequestError(
-            f"{failed} engines failed at this request one after the other; it is not tried on another.",
-            status=502,
-            code="engine_failed",
-        )
+        if attempt.outcome == "broken":
+            failed.clear()
+        elif attempt.outcome == "failed":
+            failed.append(attempt.peer)
+    return failed
 
 
 def check_length(node: Context, request: InferRequest) -> None:

@@ -30,6 +30,7 @@ from peerinfer.node.outcome import (
     check_length,
     kept,
     leaving,
+    may_harm,
     met_failures,
     nobody,
     stop_before_it_harms_more,
@@ -89,7 +90,9 @@ async def _send(
     patient_until = trio.current_time() + node.config.request.patience_s
     while True:
         ranking = await _get_best_nodes(node, r, prompt, decision)  # lines 3-5
-        for k in _targets(node, r, ranking):  # line 5's k, then §3.3's next best
+        for k in _targets(node, r, ranking, decision):  # line 5's k, then §3.3's next best
+            if may_harm(decision, k):
+                continue
             attempt = Attempt(peer=k.peer, outcome="failed")
             decision.attempts.append(attempt)
             decision.chosen, decision.expected_cached_tokens = k.peer, k.expected_cached_tokens
@@ -99,7 +102,7 @@ async def _send(
                 attempt.outcome = failure.outcome
                 if failure.outcome == "slower":
                     break  # nothing failed: with what it has just told, another is the best
-                stop_before_it_harms_more(decision)
+                stop_before_it_harms_more(node, decision)
                 continue
             except RequestError:
                 attempt.outcome = "refused"
@@ -107,7 +110,8 @@ async def _send(
             attempt.outcome = "served"
             return serving
         else:
-            coming = node.engine_state is EngineState.LOADING and len(node.view) > 0
+            away = node.engine_state in (EngineState.LOADING, EngineState.FAILING)
+            coming = away and len(node.view) > 0  # the peers there are may be cut off for a moment
             passing = met_failures(decision) or coming or node.engine_state is EngineState.RESTARTING
             patient = r.target is None and passing
             if not patient or trio.current_time() >= patient_until:
@@ -156,8 +160,9 @@ def _rank(node: Context, r: Incoming, prompt: Prompt, policy: str) -> Ranking:
     )
 
 
-def _targets(node: Context, r: Incoming, ranking: Ranking) -> Iterator[Candidate]:
-    """Whom to try, in order: a few peers while the retry budget lasts, and the own engine in any case."""
+def _targets(node: Context, r: Incoming, ranking: Ranking, decision: Decision) -> Iterator[Candidate]:
+    """Whom to try, in order: a few peers while the retry budget lasts, and the own engine in any case. Who
+    has just broken the answer off comes last, even the own engine."""
     if r.target is not None:
         if not ranking.targets:
             raise RequestError(
@@ -170,6 +175,8 @@ def _targets(node: Context, r: Incoming, ranking: Ranking) -> Iterator[Candidate
     order = list(ranking.targets[: node.config.request.attempts_max])
     if node.engine_ready and not any(candidate.is_me for candidate in order):
         order[-1] = next(candidate for candidate in ranking.targets if candidate.is_me)
+    if decision.attempts and decision.attempts[-1].outcome == "broken":
+        order.sort(key=lambda candidate: candidate.peer == decision.attempts[-1].peer)
     for place, candidate in enumerate(order):
         if candidate.is_me and not node.engine_ready:
             continue

@@ -86,6 +86,19 @@ def parse_listen_address(text: str) -> str:
     return _join(parts)
 
 
+def parse_announced_address(text: str) -> str:
+    """An address that others are to dial, without `/p2p/…`.
+
+    Raises:
+        ValueError: with a message for the person who typed it.
+    """
+    parts = _parse(text)
+    if len(parts) != 2:
+        raise ValueError(f"{text}: an address to announce is /ip4/…/tcp/… or /dns4/…/tcp/…, and nothing more")
+    _check_transport(text, parts, listening=False)
+    return _join(parts)
+
+
 def check_free(addr: str) -> None:
     """Raise `AddressInUseError` if somebody listens on this TCP address.
 

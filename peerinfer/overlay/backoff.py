@@ -34,6 +34,10 @@ class TokenBucket:
         self._tokens -= 1
         return True
 
+    def give(self, tokens: float) -> None:
+        """So many more may be taken, within the burst."""
+        self._tokens = min(self._burst, self._tokens + tokens)
+
 
 class Rates(Generic[Key]):
     """One bucket for each of many, of which the ones quiet for the longest time are forgotten."""

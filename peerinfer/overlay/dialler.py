@@ -65,8 +65,18 @@ class _Target:
 class Dialler:
     """Keeps a node linked to the peers it was given and the peers it learned of."""
 
-    def __init__(self, *, me: PeerId, config: OverlayConfig, dial: Dial, draw: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        me: PeerId,
+        config: OverlayConfig,
+        dial: Dial,
+        draw: Callable[[], float],
+        last_resort: Callable[[PeerId], Sequence[str]] = lambda _peer: (),
+    ) -> None:
+        """`last_resort` names addresses of a peer to try when all others have failed."""
         self._me, self._config, self._dial, self._draw = me, config, dial, draw
+        self._last_resort = last_resort
         self._targets: dict[PeerId, _Target] = {}
         self._linked_at: dict[PeerId, float] = {}
         self._given_up: dict[PeerId, float] = {}
@@ -159,25 +169,35 @@ class Dialler:
 
         Given ones do not queue behind addresses that peers made up, and that take no connection.
         """
-        reason = "the connection was not kept"
+        reason: str | None = "the connection was not kept"
         async with nullcontext() if target.given else self._at_once:
             for addr in target.addrs():
                 if target.peer in self._linked_at:
                     break
-                try:
-                    with trio.fail_after(self._config.dial_timeout_s):
-                        await self._dial(target.peer, addr)
+                reason = await self._failure(target.peer, addr)
+                if reason is None:
                     break
-                except trio.TooSlowError:
-                    reason = f"{addr}: no answer within {self._config.dial_timeout_s:g} s"
-                except DialError as error:
-                    reason = f"{addr}: {error}"
-                except Exception as error:  # its fault or ours, and no reason to dial nobody any more
-                    reason = f"{addr}: {error!r}"
+            else:
+                for addr in self._last_resort(target.peer):
+                    if target.peer in self._linked_at or await self._failure(target.peer, addr) is None:
+                        break
         target.dialling = False
         if target.peer not in self._linked_at:
-            self._failed(target, reason)
+            self._failed(target, reason or "the connection was not kept")
         self._wake.set()
+
+    async def _failure(self, peer: PeerId, addr: str) -> str | None:
+        """Dial one address; why it failed, or None if it did not."""
+        try:
+            with trio.fail_after(self._config.dial_timeout_s):
+                await self._dial(peer, addr)
+        except trio.TooSlowError:
+            return f"{addr}: no answer within {self._config.dial_timeout_s:g} s"
+        except DialError as error:
+            return f"{addr}: {error}"
+        except Exception as error:  # its fault or ours, and no reason to dial nobody any more
+            return f"{addr}: {error!r}"
+        return None
 
     def _failed(self, target: _Target, reason: str) -> None:
         now = target.tried_at = trio.current_time()

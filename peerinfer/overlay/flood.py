@@ -2,7 +2,8 @@
 
 The library negotiates every stream, decodes every message and answers every lookup that a peer sends, each
 for milliseconds of CPU. A peer that behaves stays far below these rates; what is beyond them is counted and
-dropped with its stream, and a peer that floods the topic is disconnected for a while.
+dropped with its stream, and a peer that floods the topic, or a connection below its streams (frame_meter.py),
+is disconnected for a while.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ class Flood:
     def __init__(self, config: OverlayConfig, *, refused: Callable[[str, PeerId, str], None]) -> None:
         self._refused = refused
         self.too_loud: Callable[[PeerId], None] = lambda _peer: None
-        """Is told who floods the topic."""
+        """Is told who is to be disconnected for a while."""
+        self.frames_per_s_max = config.frames_without_data_per_connection_per_s_max
+        self.streams_per_s_max = config.streams_opened_per_peer_per_s_max
+        """What frame_meter.py holds a connection to."""
         self._streams = Rates[PeerId](
             rate_per_s=config.streams_opened_per_peer_per_s_max, burst=STREAMS_AT_ONCE_MAX
         )
@@ -43,6 +47,11 @@ class Flood:
             return True
         self.too_loud(peer)
         return False
+
+    def floods(self, peer: PeerId, reason: str) -> None:
+        """A connection of this peer's ends for what came over it."""
+        self._refused("handshake", peer, reason)
+        self.too_loud(peer)
 
     def lets_look_up(self, peer: PeerId) -> bool:
         """A message of Kademlia's."""

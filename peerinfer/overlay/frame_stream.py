@@ -23,6 +23,7 @@ from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.framing import Deframer, with_length
 from peerinfer.overlay.hardening import RESET_S, forget_stream
+from peerinfer.overlay.unfinished import Unfinished
 
 log = logging.getLogger("peerinfer.overlay")
 
@@ -42,7 +43,13 @@ class FrameStream:
     """A stream of frames with one peer. `run` is its life; `lose` ends it."""
 
     def __init__(
-        self, stream: Any, *, peer: PeerId, frame_bytes_max: int, refuse: Callable[[PeerId, str], None]
+        self,
+        stream: Any,
+        *,
+        peer: PeerId,
+        frame_bytes_max: int,
+        unfinished: Unfinished,
+        refuse: Callable[[PeerId, str], None],
     ) -> None:
         self.peer = peer
         self.reason = ""
@@ -52,10 +59,17 @@ class FrameStream:
         self._stream = stream
         self._refuse = refuse
         self._deframer = Deframer(bytes_max=frame_bytes_max)
+        self._unfinished = unfinished
+        self._noted_bytes = 0
         self._scope = trio.CancelScope()
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._more, self._room = trio.Event(), trio.Event()
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What is kept of a frame whose end has not come; nothing once the stream is lost."""
+        return 0 if self.reason else self._deframer.unfinished_bytes
 
     async def run(self, deliver: Deliver) -> None:
         """Read and write until the stream breaks, then reset it. Raises nothing but cancellation."""
@@ -96,6 +110,7 @@ class FrameStream:
         """The stream is of no use any more: end both tasks, and reset it."""
         if not self.reason:
             self.reason = reason
+            self._note_unfinished()
             self._room.set()
             self._scope.cancel()
             self.on_lost(reason)
@@ -105,11 +120,17 @@ class FrameStream:
             while True:
                 for payload in self._deframer.feed(await self._stream.read(READ_BYTES)):
                     deliver(decode_frame(payload), len(payload))
+                self._note_unfinished()
         except WireError as error:
             self._refuse(self.peer, str(error))
             self.lose(f"refused: {error}")
         except STREAM_ERRORS as error:
             self.lose(f"the stream broke: {type(error).__name__}")
+
+    def _note_unfinished(self) -> None:
+        if self.unfinished_bytes != self._noted_bytes:
+            self._noted_bytes = self.unfinished_bytes
+            self._unfinished.note(self)
 
     async def _write_all(self) -> None:
         try:

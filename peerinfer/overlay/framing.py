@@ -32,9 +32,9 @@ class Deframer:
         self._buffer = bytearray()
 
     @property
-    def partial(self) -> bool:
-        """A message has begun that is not complete yet."""
-        return bool(self._buffer)
+    def unfinished_bytes(self) -> int:
+        """What is there of a message that is not complete yet."""
+        return len(self._buffer)
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """The messages that this chunk completes.

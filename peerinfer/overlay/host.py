@@ -34,6 +34,7 @@ from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import hardening
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.flood import Flood
+from peerinfer.overlay.frame_meter import meter_frames
 from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.gate import LET_IN_WITHIN_S
 from peerinfer.overlay.hardening import RESET_S, Report
@@ -105,6 +106,7 @@ def build_host(
     network.retry_config = RetryConfig(max_retries=0)  # the dialler retries
     network.auto_connector.start = trio.lowlevel.checkpoint  # the dialler connects
     hardening.guard_streams(network, report, flood)
+    meter_frames(network, flood)
     router = pubsub = None
     if gossip:
         router = _router()
@@ -149,13 +151,17 @@ def _router() -> Any:
     )
 
 
-async def open_stream(host: Host, peer: PeerId, protocol: str) -> Any:
-    """A new stream over the newest connection to a peer. Never dials.
+async def open_stream(host: Host, peer: PeerId, protocol: str, *, direct: bool = False) -> Any:
+    """A new stream over the newest connection to a peer, or the newest that no relay passes on. Never dials.
 
     Raises:
         PeerLostError: there is no connection, or the peer does not speak the protocol.
     """
-    connections = [each for each in host.network.get_connections(ID.from_base58(peer)) if is_open(each)]
+    connections = [
+        each
+        for each in host.network.get_connections(ID.from_base58(peer))
+        if is_open(each) and not (direct and is_relayed(each))
+    ]
     if not connections:
         raise PeerLostError("not connected")
     stream = None
@@ -184,6 +190,11 @@ async def open_stream(host: Host, peer: PeerId, protocol: str) -> Any:
 def is_open(connection: Any) -> bool:
     """Neither side has begun to close it."""
     return not connection.is_closed and not connection.muxed_conn.event_shutting_down.is_set()
+
+
+def is_relayed(connection: Any) -> bool:
+    """Its bytes go through a third peer."""
+    return any("/p2p-circuit" in str(addr) for addr in connection.get_transport_addresses())
 
 
 async def dial(host: Host, peer: PeerId, addr: Any) -> None:

@@ -15,7 +15,13 @@ from peerinfer.config import OverlayConfig
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Call, Link, OverlaySink
-from peerinfer.overlay.addresses import check_free, parse_listen_address, parse_peer_address, parse_peer_id
+from peerinfer.overlay.addresses import (
+    check_free,
+    parse_announced_address,
+    parse_listen_address,
+    parse_peer_address,
+    parse_peer_id,
+)
 from peerinfer.overlay.identity import load_or_create_identity
 from peerinfer.overlay.single_error import single_error
 from peerinfer.overlay.swarm import Swarm, SwarmSettings
@@ -52,6 +58,7 @@ class LibP2POverlay:
             data_dir=data_dir,
             config=config,
             listen=tuple(parse_listen_address(addr) for addr in config.listen),
+            announce=tuple(parse_announced_address(addr) for addr in config.announce),
             join=tuple(parse_peer_address(addr) for addr in config.join),
             topic=topic,
             frame_bytes_max=frame_bytes_max,

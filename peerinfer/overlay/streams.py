@@ -23,6 +23,7 @@ from peerinfer.node.ports import Call, OverlaySink, PeerLostError
 from peerinfer.overlay.exchange import IncomingExchange, OutgoingExchange
 from peerinfer.overlay.frame_stream import FrameStream
 from peerinfer.overlay.hardening import RESET_S
+from peerinfer.overlay.unfinished import Unfinished
 
 REQUEST_PROTOCOL = "/peerinfer/request/1"
 INBOUND_STREAMS_PER_PEER_MAX = 256  # as many as a yamux peer can have open
@@ -96,6 +97,11 @@ class Streams:
         self._lets_request = lets_request
         self._pools: dict[PeerId, _Pool] = {}
         self._inbound: dict[PeerId, int] = {}
+        self._unfinished = Unfinished(
+            per_peer_bytes_max=config.unfinished_bytes_per_peer_max,
+            bytes_max=config.unfinished_bytes_max,
+            refused=self._refuse,
+        )
 
     def idle(self, peer: PeerId) -> int:
         """How many streams to a peer wait for a call."""
@@ -201,7 +207,13 @@ class Streams:
             pool.idle.append(stream)
 
     def _frames(self, stream: Any, peer: PeerId) -> FrameStream:
-        return FrameStream(stream, peer=peer, frame_bytes_max=self._frame_bytes_max, refuse=self._refuse)
+        return FrameStream(
+            stream,
+            peer=peer,
+            frame_bytes_max=self._frame_bytes_max,
+            unfinished=self._unfinished,
+            refuse=self._refuse,
+        )
 
     def _refuse(self, peer: PeerId, reason: str) -> None:
         self._sink.dropped("request", peer, reason)

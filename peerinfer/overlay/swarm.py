@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +18,13 @@ from typing import Any
 
 import trio
 from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from peerinfer.config import OverlayConfig
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
-from peerinfer.node.ports import Link, OverlaySink
+from peerinfer.node.ports import Link, OverlaySink, PeerLostError
 from peerinfer.overlay.addresses import (
     AddressInUseError,
     advertised,
@@ -32,6 +34,7 @@ from peerinfer.overlay.addresses import (
     on_loopback,
     resolve,
 )
+from peerinfer.overlay.circuit import CircuitError, Circuits
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.discovery import Discovery
@@ -40,16 +43,17 @@ from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.gate import Gate, root_of
 from peerinfer.overlay.hardening import Report, guard_gossip, services_running
 from peerinfer.overlay.host import Host, abort, build_host, dial, open_stream
-from peerinfer.overlay.known_peers import load_known_peers, save_known_peers
+from peerinfer.overlay.known_peers import KnownPeers
 from peerinfer.overlay.links import Links
 from peerinfer.overlay.pull import SNAPSHOT_PROTOCOL, Pull
+from peerinfer.overlay.relay import Relay
 from peerinfer.overlay.streams import REQUEST_PROTOCOL, Streams
 from peerinfer.overlay.topic import Topic
 
 log = logging.getLogger("peerinfer.overlay")
 
 BANISHED_S = 60.0  # guess
-"""A peer that published too much is not let in for this long."""
+"""A peer that sent too much is not let in for this long."""
 GOODBYE_S = 1.5  # guess
 LEARNED_NAMES_AT_ONCE_MAX = 4  # guess
 """Looked up for peers' addresses. Each may take a thread, and the tokenisers need some."""
@@ -66,6 +70,8 @@ class SwarmSettings:
     data_dir: Path
     config: OverlayConfig
     listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    """What others are told in place of `listen`, if there is any."""
     join: tuple[tuple[PeerId, str], ...]
     topic: str | None
     frame_bytes_max: int
@@ -96,6 +102,7 @@ class Swarm:
         self._settings, self._sink, self._nursery = settings, sink, nursery
         self._banished: dict[PeerId, float] = {}
         self._loopback = False
+        self._known = KnownPeers(settings.data_dir)
         self._learned_names = trio.CapacityLimiter(LEARNED_NAMES_AT_ONCE_MAX)
         Gate(
             host.network,
@@ -120,10 +127,23 @@ class Swarm:
         )
         self.pull = Pull(sink=sink, open_stream=lambda peer: open_stream(host, peer, SNAPSHOT_PROTOCOL))
         self.topic = None if settings.topic is None else self._make_topic(settings.topic)
-        self._dialler = Dialler(me=settings.me, config=config, dial=self._dial, draw=random.random)
+        self._circuits = Circuits(host, nursery=nursery)
+        self._dialler = Dialler(
+            me=settings.me,
+            config=config,
+            dial=self._dial,
+            draw=random.random,
+            last_resort=self._circuits.addrs_of_last_resort,
+        )
         self._discovery = Discovery(host, nursery=nursery, links=self.links, found=self._found)
         host.host.set_stream_handler(TProtocol(REQUEST_PROTOCOL), self.streams.accept)
         host.host.set_stream_handler(TProtocol(SNAPSHOT_PROTOCOL), self.pull.accept)
+        if config.relay:
+            Relay(
+                host,
+                circuits_max=config.relay_circuits_max,
+                refused=lambda peer, reason: sink.dropped("handshake", peer, reason),
+            )
         host.network.register_notifee(self.links)
 
     @staticmethod
@@ -137,7 +157,7 @@ class Swarm:
         host = build_host(
             settings.key_pair,
             listen=listen,
-            advertise=_advertise,
+            advertise=partial(_advertise, settings.announce),
             gossip=gossip,
             report=report,
             flood=flood,
@@ -171,13 +191,13 @@ class Swarm:
         self._offer(peer, addrs, announced=True)
 
     def _act(self, nursery: trio.Nursery) -> None:
-        self._loopback = on_loopback([addr.rsplit("/p2p/", 1)[0] for addr in self.addrs()])
+        self._loopback = on_loopback(advertised(self._settings.listen))
         for peer, addr in self._settings.join:
             if self._settings.wants(peer):
                 self._dialler.give([(peer, addr)])
             else:
                 log.warning("peer=%s is not wanted by the lists of peers, and not joined through", peer)
-        for peer, addrs in load_known_peers(self._settings.data_dir).items():
+        for peer, addrs in self._known.load(now_s=time.time()).items():
             if is_peer_id(peer):
                 self._found(peer, addrs)
         nursery.start_soon(lambda: self.links.run(up=self._link_up, down=self._link_down))
@@ -190,6 +210,7 @@ class Swarm:
     def _link_up(self, peer: PeerId) -> None:
         self._dialler.link_up(peer)
         self._discovery.link_up(peer)
+        self._circuits.link_up(peer)
         self._sink.link_up(peer)
 
     def _link_down(self, peer: PeerId, link: Link) -> None:
@@ -206,6 +227,9 @@ class Swarm:
             self._dialler.learn(peer, dialable(addrs, loopback=self._loopback), announced=announced)
 
     async def _dial(self, peer: PeerId, addr: str) -> None:
+        if addr.endswith("/p2p-circuit"):
+            await self._dial_through(peer, addr)
+            return
         failure: Exception = DialError("the name stands for no address")
         given = (peer, addr) in self._settings.join
         try:
@@ -214,12 +238,20 @@ class Swarm:
                     continue  # a name can stand for what no peer may announce
                 try:
                     await dial(self.host, peer, each)
+                    self._known.reached(peer, addr, now_s=time.time())
                     return
                 except STREAM_ERRORS as error:
                     failure = error
         except (OSError, ValueError) as error:  # no such name, or none at all
             failure = error
         raise DialError(root_of(failure)) from None
+
+    async def _dial_through(self, peer: PeerId, addr: str) -> None:
+        self.host.network.unblock_peer(ID.from_base58(peer))
+        try:
+            await self._circuits.dial(peer, addr)
+        except (CircuitError, PeerLostError, *STREAM_ERRORS) as error:
+            raise DialError(root_of(error)) from None
 
     def _make_topic(self, name: str) -> Topic:
         return Topic(
@@ -235,7 +267,7 @@ class Swarm:
     def _banish(self, peer: PeerId) -> None:
         now = trio.current_time()
         if self._banished.get(peer, 0.0) < now:
-            log.warning("peer=%s state=banished for_s=%g: it published too much", peer, BANISHED_S)
+            log.warning("peer=%s state=banished for_s=%g: it sends too much", peer, BANISHED_S)
             self._banished = {each: until for each, until in self._banished.items() if until > now}
             self._banished[peer] = now + BANISHED_S
             self._dialler.refuse(peer, for_s=BANISHED_S)
@@ -247,15 +279,17 @@ class Swarm:
     async def _remember(self) -> None:
         while True:
             await trio.sleep(SAVE_S)
-            self._save()
+            with contained("saving the known peers"):  # in a thread, since a slow disk must not hold all up
+                await trio.to_thread.run_sync(self._saving())
 
-    def _save(self) -> None:
-        with contained("saving the known peers"):
-            save_known_peers(self._settings.data_dir, self.links.links())
+    def _saving(self) -> Callable[[], None]:
+        """Writes down who is linked now."""
+        return partial(self._known.save, self.links.links(), now_s=time.time())
 
     async def _say_goodbye(self) -> None:
         """Close the listeners, then all connections side by side, whatever this node is cancelled by."""
-        self._save()
+        with contained("saving the known peers"):
+            self._saving()()
         with trio.move_on_after(GOODBYE_S, shield=True):
             async with trio.open_nursery() as nursery:
                 for listener in self.host.network.listeners.values():
@@ -276,8 +310,8 @@ async def _close(closable: Any) -> None:
         await closable.close()
 
 
-def _advertise(listening: list[Any]) -> list[Any]:
-    return [Multiaddr(addr) for addr in advertised(as_strings(listening))]
+def _advertise(announce: Sequence[str], listening: list[Any]) -> list[Any]:
+    return [Multiaddr(addr) for addr in announce or advertised(as_strings(listening))]
 
 
 _KINDS = {REQUEST_PROTOCOL: "request", SNAPSHOT_PROTOCOL: "snapshot"}

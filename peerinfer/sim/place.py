@@ -38,6 +38,7 @@ class TimedEngine(SimulatedEngine):
             slots=spec.slots,
             context_tokens=context_tokens,
             prefill_tokens_per_s=spec.prefill_tokens_per_s,
+            prefill_s_per_pair=spec.prefill_s_per_pair,
             decode_tokens_per_s=spec.decode_tokens_per_s,
             overhead_s=spec.overhead_s,
             load_s=spec.load_s,

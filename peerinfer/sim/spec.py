@@ -16,6 +16,8 @@ class NodeSpec:
 
     cache_pages: int = 4096
     prefill_tokens_per_s: float = 480.0  # measured: SGLang, SmolLM2-135M, one thread
+    prefill_s_per_pair: float = 0.0
+    """Attention: seconds for each pair of a computed token and one at or before it."""
     decode_tokens_per_s: float = 40.0
     """Of each running request."""
     slots: int = 2

@@ -1,4 +1,4 @@
-"""The API key: everything but the health check is behind it, and nothing of it is repeated or logged."""
+"""The API key: everything but the probes is behind it, and nothing of it is repeated or logged."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_anything_else_is_refused_and_not_repeated(value: str) -> None:
     assert KEY[:5] not in error.message
 
 
-async def test_every_path_but_the_health_check_needs_it(closed_face: Face) -> None:
+async def test_every_path_but_the_probes_needs_it(closed_face: Face) -> None:
     """Method: all paths that the index names, one that does not exist, and the index itself."""
     paths = [tuple(each.split()) for each in ENDPOINTS] + [
         ("GET", "/"),
@@ -76,7 +76,7 @@ async def test_every_path_but_the_health_check_needs_it(closed_face: Face) -> No
     async with closed_face.http() as client:
         for method, path in paths:
             refused = await client.request(method, path, json=chat_body() if method == "POST" else None)
-            if path == "/healthz":
+            if path in ("/healthz", "/readyz"):
                 assert refused.status_code == 200
                 continue
             assert refused.status_code == 401, path
@@ -90,7 +90,7 @@ async def test_every_path_but_the_health_check_needs_it(closed_face: Face) -> No
             body = chat_body() if method == "POST" else None
             async with client.stream(method, path, headers=headers, json=body) as let_in:
                 assert let_in.status_code != 401, path
-    assert closed_face.node.dropped["api_key"] == len(paths) - 1
+    assert closed_face.node.dropped["api_key"] == len(paths) - 2
     assert len(closed_face.node.incoming) == 1, "the chat with the key, and nothing without it"
 
 

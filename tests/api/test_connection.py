@@ -80,3 +80,39 @@ async def test_refused_websocket_closes_the_connection_as_it_says(face: Face) ->
     first = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n\r\n"
     answer = await talk(face, first + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
     assert answer.count(b"HTTP/1.1 ") == 1
+
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
+CLOSE = b"connection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 40_000])
+async def test_a_head_that_is_too_long_is_refused_in_whatever_pieces_it_comes(
+    face: Face, pieces: int
+) -> None:
+    """Complete in one read, or never complete; one that is just short enough is not."""
+    for pad, status in ((15_000, b"200 OK"), (16_500, b"431 Request Header Fields Too Large")):
+        head = HEALTH + b"x-pad: " + b"p" * pad + b"\r\n" + CLOSE
+        parts = (
+            [head[begin : begin + pieces] for begin in range(0, len(head), pieces)] if pieces > 1 else [head]
+        )
+        answer = await talk(face, *parts)
+        assert answer.startswith(b"HTTP/1.1 " + status)
+        assert answer.count(b"HTTP/1.1 ") == 1
+    assert face.node.dropped == {"not_http": 1}
+    many = b"".join(b"x-%d: y\r\n" % number for number in range(2_000))
+    assert (await talk(face, HEALTH + many + CLOSE)).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("blank", [[b"\r\n"], [b"\n"], [b"\r", b"\n"], [b"\r\n\r\n"]])
+async def test_empty_lines_before_a_request_are_ignored(face: Face, blank: list[bytes]) -> None:
+    """RFC 9112, 2.2: some clients send one behind a body. The first request, and one behind another."""
+    answer = await talk(face, *blank, HEALTH + b"\r\n", *blank, HEALTH + CLOSE)
+    assert answer.count(b"HTTP/1.1 200 OK\r\n") == 2
+    assert not face.node.dropped
+
+
+async def test_nothing_but_empty_lines_is_no_http(face: Face) -> None:
+    answer = await talk(face, *[b"\r\n"] * 20)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert face.node.dropped == {"not_http": 1}

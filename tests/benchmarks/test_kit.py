@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+from benchmarks.kit.answer import expected_answer
 from benchmarks.kit.client import chat
 from benchmarks.kit.engine import PAGE
 from benchmarks.kit.events import EventPublisher
@@ -33,7 +34,9 @@ async def test_node_takes_the_worker_for_sglang_and_follows_its_cache(worker: Pr
     headers = {"content-type": "application/json"}
     async with alone(worker.url) as (client, node):
         first = await client.post("/v1/chat/completions", content=body, headers=headers)
-        assert first.json()["choices"][0]["message"]["content"] == " word word word"
+        roles = make_tokenizer().encode("user assistant").ids
+        answer = expected_answer([roles[0], *PROMPT, roles[1]], 3)
+        assert first.json()["choices"][0]["message"]["content"] == " " + spell(answer)
         usage = first.json()["usage"]
         assert usage["prompt_tokens"] == len(PROMPT) + 2  # and a role before and behind it
         await until(lambda: len(node.context.view.own) >= len(PROMPT) // PAGE)
@@ -44,6 +47,12 @@ async def test_node_takes_the_worker_for_sglang_and_follows_its_cache(worker: Pr
         assert node.info.source == "events"
     told = await trio.to_thread.run_sync(get_json, f"{worker.url}/_stats")
     assert (told["requests"], told["cached_tokens"]) == (2, 96)
+
+
+def test_an_answer_that_broke_off_is_continued_as_if_nothing_had_happened() -> None:
+    whole = expected_answer(PROMPT, 10)
+    assert expected_answer([*PROMPT, *whole[:4]], 6) == whole[4:]
+    assert len(set(whole)) == len(whole), "a token that is missing or doubled shows"
 
 
 def test_blocks_have_the_names_that_followers_expect() -> None:

@@ -1,14 +1,18 @@
 """Real nodes under random faults, with clients that know every answer: `make chaos MINUTES=10`.
 
-Four processes, 64 clients; every few seconds a node is killed (SIGKILL), frozen (SIGSTOP), or asked to leave
-(SIGTERM), and comes back. A client enters at a node that lives; if that very node is killed under it, its
-request does not count. Every other answer must be whole, each token once and in order, whatever happened to
-whoever served it. Exits with status 1 if one is not.
+Four nodes with an engine process each, 64 clients. Every few seconds, and several at a time, a node is
+killed (SIGKILL), frozen (SIGSTOP) or asked to leave (SIGTERM), an engine is killed under its node, or a proxy
+between two nodes breaks their connections or holds back what they say, both ways or one; all of it heals
+after a while, and at any time one node is whole. A client enters at a node that lives; if that very node is
+killed under it, its request does not count. Every other answer must be whole, each token once and in order,
+whatever happened to whoever served it. In the end everybody must have found everybody again. Exits with
+status 1 if anything was wrong, and keeps the logs.
 """
 
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -18,9 +22,14 @@ import click
 import trio
 
 from tests.chaos.clients import Clients
-from tests.chaos.faults import Nodes, befall
+from tests.chaos.faults import befall
+from tests.chaos.nodes import Nodes
 from tests.chaos.oracle import Oracle, oracle_of
 from tests.chaos.tally import Tally
+
+ENGINES = ("attached", "simulated", "embedded")
+HEALED_S = 60.0
+"""Above the longest backoff between two dials."""
 
 
 @click.command()
@@ -28,7 +37,11 @@ from tests.chaos.tally import Tally
 @click.option("--nodes", "size", type=click.IntRange(2), default=4, show_default=True)
 @click.option("--clients", "count", type=click.IntRange(1), default=64, show_default=True)
 @click.option(
-    "--engine", type=click.Choice(["simulated", "embedded"]), default="simulated", show_default=True
+    "--engine",
+    type=click.Choice(ENGINES),
+    default=ENGINES[0],
+    show_default=True,
+    help="attached is a server of its own, which can die under its node; the others are parts of their node.",
 )
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the nodes' logs in this directory.")
 @click.option("--seed", type=int, default=None, help="Of the faults and the requests; printed.")
@@ -36,10 +49,15 @@ def main(minutes: float, size: int, count: int, engine: str, keep: Path | None, 
     """Run real nodes under random faults; status 1 if an answer was lost or wrong."""
     seed = int(time.time()) if seed is None else seed
     click.echo(f"seed {seed}: {size} nodes ({engine}), {count} clients, {minutes:g} minutes")
-    with tempfile.TemporaryDirectory() as directory:
-        tally = trio.run(_run, keep or Path(directory), minutes, size, count, engine, seed)
+    directory = keep or Path(tempfile.mkdtemp(prefix="peerinfer-chaos-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    tally = trio.run(_run, directory, minutes, size, count, engine, seed)
     for line in tally.lines():
         click.echo(line)
+    if keep or tally.bad:
+        click.echo(f"logs: {directory}/*/stderr.log")
+    else:
+        shutil.rmtree(directory)
     sys.exit(bool(tally.bad))
 
 
@@ -47,19 +65,27 @@ async def _run(directory: Path, minutes: float, size: int, count: int, engine: s
     nodes = Nodes(directory, size=size, engine=engine)
     tally = Tally()
     try:
-        await trio.to_thread.run_sync(nodes.start_all)
-        oracle: Oracle = await oracle_of(engine, nodes.living()[0].http, random.Random(f"{seed}/prompts"))
-        async with trio.open_nursery() as nursery:
-            clients = Clients(nodes, oracle, tally)
-            for number in range(count):
-                nursery.start_soon(clients.run, random.Random(f"{seed}/client/{number}"))
-            with trio.move_on_after(60 * minutes):
-                await befall(nodes, random.Random(f"{seed}/faults"), tally)
-            await nodes.settle()
-            clients.closing = True
+        async with trio.open_nursery() as proxies:
+            await nodes.start_proxies(proxies)
+            await trio.to_thread.run_sync(nodes.start_all)
+            oracle = await oracle_of(engine, nodes.living()[0].http, random.Random(f"{seed}/prompts"))
+            await _torment(nodes, oracle, tally, minutes, count, seed)
+            tally.bad += [(line,) for line in await nodes.unhealed(within_s=HEALED_S)]
+            proxies.cancel_scope.cancel()
     finally:
         nodes.kill_all()
     return tally
+
+
+async def _torment(nodes: Nodes, oracle: Oracle, tally: Tally, minutes: float, count: int, seed: int) -> None:
+    async with trio.open_nursery() as nursery:
+        clients = Clients(nodes, oracle, tally)
+        for number in range(count):
+            nursery.start_soon(clients.run, random.Random(f"{seed}/client/{number}"))
+        with trio.move_on_after(60 * minutes):
+            await befall(nodes, random.Random(f"{seed}/faults"), tally)
+        await nodes.settle()
+        clients.closing = True
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ from typing import Any
 import httpx
 import trio
 
-from tests.chaos.faults import Node, Nodes
+from tests.chaos.nodes import Node, Nodes
 from tests.chaos.oracle import Oracle, Question
 from tests.chaos.tally import Tally
 
 ANSWER_S_MAX = 300.0
+TOLD = ("chosen", "reason", "attempts", "ttft_s", "duration_s")
+"""Of a decision, where the answer was wrong."""
 
 
 class Clients:
@@ -47,7 +49,8 @@ class Clients:
         else:
             status = node.process.process.poll()
             ended = "" if status is None else f" (whose process has ended by itself, status {status})"
-            self._tally.bad.append(f"{request_id} at {node.name}{ended}: {wrong}")
+            why = await _why(client, node, request_id)
+            self._tally.bad.append((f"{request_id} at {node.name}{ended}: {wrong}", f"  {why}"))
             await trio.sleep(1.0)
 
 
@@ -94,7 +97,20 @@ def _compare(question: Question, text: str, usage: dict[str, Any] | None) -> str
 async def _attempts(client: httpx.AsyncClient, node: Node, request_id: str) -> int:
     """How many targets were tried; 0 if the entry node does not say any more."""
     try:
-        decision = (await client.get(f"{node.http}/peerinfer/v1/requests/{request_id}")).json()
-        return len(decision["attempts"])
+        return len((await _decision(client, node, request_id))["attempts"])
     except (httpx.HTTPError, KeyError, ValueError):
         return 0
+
+
+async def _why(client: httpx.AsyncClient, node: Node, request_id: str) -> str:
+    """What the entry node has kept of a request, in a line."""
+    try:
+        decision = await _decision(client, node, request_id)
+    except (httpx.HTTPError, ValueError) as error:
+        return f"its entry node does not tell: {error!r}"
+    return json.dumps({name: decision.get(name) for name in TOLD})
+
+
+async def _decision(client: httpx.AsyncClient, node: Node, request_id: str) -> dict[str, Any]:
+    answer = await client.get(f"{node.http}/peerinfer/v1/requests/{request_id}", timeout=10)
+    return answer.json()  # type: ignore[no-any-return]

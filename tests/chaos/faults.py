@@ -1,132 +1,111 @@
-"""The nodes, and what befalls them."""
+"""What befalls the nodes, their engines and the network between them."""
 
 from __future__ import annotations
 
 import random
 import signal
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 
-import httpx
 import trio
 
+from tests.chaos.nodes import EngineProcess, Node, Nodes
 from tests.chaos.tally import Tally
-from tests.e2e.processes import PeerProcess
 
-KINDS = ("killed", "killed", "frozen", "frozen", "left")
-EVERY_S = (2.0, 6.0)
+EVERY_S = (1.0, 5.0)
 AWAY_S = (0.5, 4.0)
-READY_S = 120.0
+CUT_S = (1.0, 8.0)
+"""On both sides of what it takes to miss a link: 5 s."""
+CUTS_MAX = 2
 LEAVING_S = 15.0
 
-
-class Node:
-    """One place in the swarm; its process may be another one from life to life."""
-
-    def __init__(self, name: str, directory: Path, args: tuple[str, ...]) -> None:
-        self.name = name
-        self.life = 0
-        self.ending = False
-        """It is about to be killed, or is leaving: clients enter elsewhere."""
-        self.frozen = False
-        self._directory, self._args = directory, args
-        self._process: PeerProcess | None = None
-
-    @property
-    def http(self) -> str:
-        """Where clients reach it."""
-        return self.process.http
-
-    @property
-    def process(self) -> PeerProcess:
-        """The process that runs it now."""
-        assert self._process is not None
-        return self._process
-
-    def start(self, join: str | None) -> None:
-        """Start it (again), with the same identity; returns when it can answer."""
-        self._process = PeerProcess(self._directory, join=join, args=self._args)
-        while httpx.get(f"{self.http}/readyz", timeout=READY_S, trust_env=False).status_code != 200:
-            pass
-        self.ending = False
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.ending = True
-        self.life += 1
-        if self._process is not None:
-            self._process.kill()
-
-
-class Nodes:
-    """All of them."""
-
-    def __init__(self, directory: Path, *, size: int, engine: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        config = directory / "chaos.toml"
-        speeds = "simulated_prefill_tokens_per_s = 5000\nsimulated_decode_tokens_per_s = 30\nslots = 16\n"
-        config.write_text(f'[engine]\nkind = "{engine}"\n{speeds if engine == "simulated" else ""}')
-        self.all = [
-            Node(f"node{number}", directory / str(number), ("--config", str(config)))
-            for number in range(size)
-        ]
-
-    def start_all(self) -> None:
-        """One swarm."""
-        self.all[0].start(None)
-        for node in self.all[1:]:
-            node.start(self.all[0].process.addr)
-
-    def living(self) -> list[Node]:
-        """Where clients may enter."""
-        return [node for node in self.all if not node.ending]
-
-    def kill_all(self) -> None:
-        """The end."""
-        for node in self.all:
-            node.kill()
-
-    async def restart(self, node: Node) -> None:
-        """Start a node again, through one that lives."""
-        others = [other for other in self.living() if other is not node]
-        join = others[0].process.addr if others else None
-        await trio.to_thread.run_sync(node.start, join)
-
-    async def settle(self) -> None:
-        """Until every node is there again."""
-        for node in self.all:
-            if node.ending:
-                node.kill()
-                await self.restart(node)
+Fault = tuple[str, Callable[[], Coroutine[None, None, None]]]
 
 
 async def befall(nodes: Nodes, draw: random.Random, tally: Tally) -> None:
-    """One fault after the other, for ever; half of the nodes are untouched at any time."""
+    """One fault after the other, for ever, and several at a time; one node is whole at any time."""
     async with trio.open_nursery() as nursery:
         while True:
             await trio.sleep(draw.uniform(*EVERY_S))
-            untouched = [node for node in nodes.living() if not node.frozen]
-            if len(untouched) <= len(nodes.all) / 2:
-                continue
-            kind = draw.choice(KINDS)
-            tally.faults[kind] += 1
-            nursery.start_soon(_befall, nodes, draw.choice(untouched), kind, draw.uniform(*AWAY_S))
+            possible = [fault for one in (_of_nodes, _of_engines, _of_links) for fault in one(nodes, draw)]
+            if possible:
+                kind, fault = draw.choice(possible)
+                tally.faults[kind] += 1
+                nursery.start_soon(fault)
 
 
-async def _befall(nodes: Nodes, node: Node, kind: str, away_s: float) -> None:
-    if kind == "frozen":
-        node.frozen = True
-        node.process.signal(signal.SIGSTOP)
-        try:
-            await trio.sleep(away_s)
-        finally:
-            node.process.signal(signal.SIGCONT)
-            node.frozen = False
-        return
-    node.ending = True
-    if kind == "left":
-        node.process.signal(signal.SIGTERM)
-        with trio.move_on_after(LEAVING_S):
-            await trio.to_thread.run_sync(node.process.process.wait, abandon_on_cancel=True)
+def _of_nodes(nodes: Nodes, draw: random.Random) -> list[Fault]:
+    whole = [node for node in nodes.all if node.whole]
+    if len(whole) < 2:
+        return []
+    node, away_s = draw.choice(whole), draw.uniform(*AWAY_S)
+    return [
+        ("nodes killed", lambda: _killed(nodes, node, away_s)),
+        ("nodes frozen", lambda: _frozen(node, away_s)),
+        draw.choice(
+            [
+                ("nodes killed", lambda: _killed(nodes, node, away_s)),
+                ("nodes frozen", lambda: _frozen(node, away_s)),
+                ("nodes left", lambda: _left(nodes, node, away_s)),
+            ]
+        ),
+    ]
+
+
+def _of_engines(nodes: Nodes, draw: random.Random) -> list[Fault]:
+    """Also of nodes that something has befallen already."""
+    engines = [
+        node.engine
+        for node in nodes.all
+        if node.engine is not None
+        and node.engine.alive
+        and any(other.whole for other in nodes.all if other is not node)
+    ]
+    if not engines:
+        return []
+    engine, away_s = draw.choice(engines), draw.uniform(*AWAY_S)
+    return [("engines killed", lambda: _engine_killed(engine, away_s))] * 2
+
+
+def _of_links(nodes: Nodes, draw: random.Random) -> list[Fault]:
+    names = [node.name for node in nodes.all]
+    pairs = [(a, b) for a in names for b in names if a < b]
+    if sum(nodes.cuts.between(a, b) for a, b in pairs) >= CUTS_MAX:
+        return []
+    a, b = draw.sample(draw.choice([pair for pair in pairs if not nodes.cuts.between(*pair)]), 2)
+    for_s, cuts = draw.uniform(*CUT_S), nodes.cuts
+    one_way = draw.random() < 0.5
+    name = "links silent one way" if one_way else "links silent"
+    return [
+        ("links severed", lambda: cuts.sever(a, b, for_s=for_s)),
+        (name, lambda: cuts.silence(a, b, for_s=for_s, one_way=one_way)),
+    ]
+
+
+async def _frozen(node: Node, away_s: float) -> None:
+    node.frozen = True
+    node.process.signal(signal.SIGSTOP)
+    try:
+        await trio.sleep(away_s)
+    finally:
+        node.process.signal(signal.SIGCONT)
+        node.frozen = False
+
+
+async def _killed(nodes: Nodes, node: Node, away_s: float) -> None:
     node.kill()
     await trio.sleep(away_s)
     await nodes.restart(node)
+
+
+async def _left(nodes: Nodes, node: Node, away_s: float) -> None:
+    node.ending = True
+    node.process.signal(signal.SIGTERM)
+    with trio.move_on_after(LEAVING_S):
+        await trio.to_thread.run_sync(node.process.process.wait, abandon_on_cancel=True)
+    await _killed(nodes, node, away_s)
+
+
+async def _engine_killed(engine: EngineProcess, away_s: float) -> None:
+    await trio.to_thread.run_sync(engine.kill)
+    await trio.sleep(away_s)
+    await trio.to_thread.run_sync(engine.start)

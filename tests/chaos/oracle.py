@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 import httpx
 
+from benchmarks.kit.answer import expected_answer as expected_words
+from benchmarks.kit.vocabulary import ROLES, TOKENS, spell
+from benchmarks.kit.worker import MODEL
 from peerinfer.engine.openai_body import ChatPrompt, Message
 from peerinfer.engine.simulated_language import expected_answer, render
 
@@ -35,6 +38,8 @@ class Oracle(Protocol):
 
 async def oracle_of(engine: str, http: str, draw: random.Random) -> Oracle:
     """The oracle of an engine. The embedded one is asked, at a node to which nothing has happened yet."""
+    if engine == "attached":
+        return Attached(draw)
     if engine == "simulated":
         return Simulated(draw)
     questions = []
@@ -79,6 +84,29 @@ class Simulated:
         if body["stream"]:
             body["stream_options"] = {"include_usage": True}
         answer = expected_answer(tuple(rendered.encode()), count).decode(errors="ignore")
+        return Question(path=path, body=body, answer=answer, completion_tokens=count)
+
+
+class Attached:
+    """The kit's engine's answer is one, too; here a word is a token."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._prefixes = [draw.choices(range(TOKENS), k=80) for _ in range(PREFIXES)]
+
+    def draw(self, draw: random.Random) -> Question:
+        prompt = draw.choice(self._prefixes) + draw.choices(range(TOKENS), k=draw.randint(1, 40))
+        count = draw.randint(8, 60)
+        body: dict[str, Any] = {"model": MODEL, "max_tokens": count, "stream": draw.random() < 0.7}
+        if draw.random() < 0.5:
+            tokens = [TOKENS + ROLES.index("user"), *prompt, TOKENS + ROLES.index("assistant")]
+            message = {"role": "user", "content": spell(prompt)}
+            path, body = "/v1/chat/completions", {**body, "messages": [message]}
+        else:
+            tokens = prompt
+            path, body = "/v1/completions", {**body, "prompt": spell(prompt)}
+        if body["stream"]:
+            body["stream_options"] = {"include_usage": True}
+        answer = " " + spell(expected_words(tokens, count))
         return Question(path=path, body=body, answer=answer, completion_tokens=count)
 
 

@@ -17,7 +17,8 @@ class Tally:
     """Good ones that more than one node has worked on."""
     excused: int = 0
     """The entry node itself was killed or left under them."""
-    bad: list[str] = field(default_factory=list)
+    bad: list[tuple[str, ...]] = field(default_factory=list)
+    """What was wrong, in lines."""
     faults: Counter[str] = field(default_factory=Counter)
 
     def lines(self) -> list[str]:
@@ -27,5 +28,5 @@ class Tally:
             f"faults: {faults or 'none'}",
             f"{self.good} right answers, {self.moved} of them from more than one attempt; "
             f"{self.excused} lost with their entry node; {len(self.bad)} BAD",
-            *self.bad[:SHOWN_MAX],
+            *(line for each in self.bad[:SHOWN_MAX] for line in each),
         ]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from peerinfer.cli.addresses import AddressError, HostPort, parse_host_port, parse_join, parse_listen
+from peerinfer.cli.addresses import (
+    AddressError,
+    HostPort,
+    parse_announce,
+    parse_host_port,
+    parse_join,
+    parse_listen,
+)
 
 PEER = "12D3KooWSj6jQEeeZAgdKb12WPQjvGMM5mWZWLPPUeM6dBuPkjCA"
 RSA_PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
@@ -26,6 +33,17 @@ def test_every_form_that_the_overlay_speaks_can_be_joined(text: str) -> None:
 @pytest.mark.parametrize("text", ["/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/4001"])
 def test_any_address_and_port_0_can_be_listened_on(text: str) -> None:
     assert parse_listen(text) == text
+
+
+@pytest.mark.parametrize("text", ["/ip4/192.0.2.7/tcp/4001", "/dns4/gpu.example.org/tcp/4001"])
+def test_what_others_can_dial_can_be_announced(text: str) -> None:
+    assert parse_announce(text) == text
+
+
+@pytest.mark.parametrize("text", ["/ip4/192.0.2.7/tcp/0", f"/ip4/192.0.2.7/tcp/4001/p2p/{PEER}"])
+def test_what_nobody_can_dial_is_not_announced(text: str) -> None:
+    with pytest.raises(AddressError):
+        parse_announce(text)
 
 
 @pytest.mark.parametrize(

@@ -73,12 +73,27 @@ async def test_real_nodes_answer_a_workload_with_the_delay_of_the_network() -> N
     assert sum(row.cached_tokens >= 256 for row in record.rows) >= 4
 
 
-def test_the_line_through_the_measurements_is_the_calibration() -> None:
-    points = [Point(tokens, 0.05 + tokens / 200, 0.003) for tokens in (64, 128, 512, 1024)]
+@pytest.mark.parametrize("s_per_pair", [0.0, 4e-6])
+def test_the_plane_through_the_measurements_is_the_calibration(s_per_pair: float) -> None:
+    def point(tokens: int, cached: int) -> Point:
+        pairs = (tokens**2 - cached**2) / 2
+        return Point(tokens, cached, 0.05 + (tokens - cached) / 200 + pairs * s_per_pair, 0.003)
+
+    points = [point(*shape) for shape in ((64, 0), (128, 0), (512, 0), (1024, 0), (1024, 960), (1500, 1024))]
     ours = fit(points, name="mine", decode_s=0.02, hop_s=0.004)
     assert ours.prefill_tokens_per_s == pytest.approx(200)
+    assert ours.prefill_s_per_pair == pytest.approx(s_per_pair, abs=1e-12)
     assert ours.decode_tokens_per_s == pytest.approx(50)
     assert ours.overhead_s == pytest.approx(0.03)
     assert (ours.processing_s, ours.hop_s) == (0.003, 0.004)
+
+
+def test_attention_that_would_make_long_prompts_cheap_is_left_out() -> None:
+    points = [Point(tokens, 0, seconds, 0.0) for tokens, seconds in ((64, 0.3), (512, 2.4), (1024, 4.0))]
+    assert fit(points, name="mine", decode_s=0.02, hop_s=0.0).prefill_s_per_pair == 0.0
+
+
+def test_times_that_shrink_with_the_prompt_are_no_calibration() -> None:
+    points = [Point(64, 0, 2.0, 0.0), Point(1024, 0, 1.0, 0.0)]
     with pytest.raises(FailedError, match="make no sense"):
-        fit([Point(64, 2.0, 0.0), Point(1024, 1.0, 0.0)], name="mine", decode_s=0.02, hop_s=0.004)
+        fit(points, name="mine", decode_s=0.02, hop_s=0.004)

@@ -24,10 +24,17 @@ STARTUP_S = 60.0
 class PeerProcess:
     """One `peerinfer serve` or `peerinfer join` child."""
 
-    def __init__(self, data_dir: Path, *, join: str | None = None, args: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        join: str | None = None,
+        args: tuple[str, ...] = (),
+        listen: str = "/ip4/127.0.0.1/tcp/0",
+    ) -> None:
         self.data_dir = data_dir
         command = [sys.executable, "-m", "peerinfer", *(("join", join) if join else ("serve",))]
-        command += ["--json", "--listen", "/ip4/127.0.0.1/tcp/0", "--http", "127.0.0.1:0"]
+        command += ["--json", "--listen", listen, "--http", "127.0.0.1:0"]
         command += ["--data-dir", str(data_dir), *args]
         data_dir.mkdir(parents=True, exist_ok=True)
         self.log = data_dir / "stderr.log"

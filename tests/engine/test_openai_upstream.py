@@ -111,10 +111,11 @@ async def test_refusals_are_told_in_the_servers_words(mock: MockServer) -> None:
         [sse({"choices": [{"index": 0, "delta": {"content": "x"}}]}), Break()],
         [sse({"choices": [{"index": 0, "delta": {"content": "x"}}]})],
         [sse({"error": error_json("Generation aborted.", code=500)}), b"data: [DONE]\n\n"],
+        [sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "abort"}]}), b"data: [DONE]\n\n"],
         [b"data: {not json\n\n"],
         [b"data: [1]\n\n"],
     ],
-    ids=["status", "no answer", "cut", "no end", "error event", "no json", "no object"],
+    ids=["status", "no answer", "cut", "no end", "error event", "aborted", "no json", "no object"],
 )
 async def test_a_servers_failure_is_an_engine_error(mock: MockServer, script: list[Any]) -> None:
     mock.script = lambda _: script

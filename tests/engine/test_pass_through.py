@@ -108,6 +108,21 @@ async def test_recorded_answers_reach_the_client(swarm: Swarm, where: str) -> No
             assert whole.text == case["whole"], name
 
 
+async def test_an_answer_that_a_server_aborts_goes_on_at_the_other(swarm: Swarm) -> None:
+    """It says so with status 200 and `finish_reason`; the client sees one answer, with the other's end."""
+    aborted = {"choices": [{"index": 0, "delta": {}, "finish_reason": "abort"}]}
+    swarm.mock("here").script = lambda _: [PIECE, sse(aborted), b"data: [DONE]\n\n"]
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "stream": True}
+    response = await swarm.client.post(PATHS["chat"], json=body)
+    assert len(swarm.mock("here").received) == 1
+    sent = swarm.mock("forwarded").received[-1].body
+    assert sent["messages"][-1] == {"role": "assistant", "content": "x"}
+    events = [json.loads(line[6:]) for line in response.text.split("\n\n") if line.startswith("data: {")]
+    choices = [event["choices"][0] for event in events]
+    assert "".join(choice["delta"].get("content") or "" for choice in choices).startswith("x")
+    assert [choice["finish_reason"] for choice in choices if choice.get("finish_reason")] == ["length"]
+
+
 @pytest.mark.parametrize("where", WHERE)
 async def test_a_body_arrives_byte_for_byte(swarm: Swarm, where: str) -> None:
     """Schemas, tools, penalties, unknown fields; the server may not even know them yet."""

@@ -45,6 +45,19 @@ async def test_a_hot_prompt_costs_only_its_uncached_tokens(autojump_clock: MockC
         assert trio.current_time() - begun == pytest.approx(0.5 + 16 / 100 + 1 / 10)
 
 
+async def test_a_token_costs_more_the_more_came_before_it(autojump_clock: MockClock) -> None:
+    """Attention: half the prompt, cached, leaves three quarters of the pairs to be computed."""
+    engine = make(prefill_s_per_pair=0.001)
+    async with engine.run(MirrorSink()):
+        begun = trio.current_time()
+        await ask(engine, text(160), "completions")
+        assert trio.current_time() - begun == pytest.approx(0.5 + 160 / 100 + 160**2 / 2 * 0.001 + 1 / 10)
+        begun = trio.current_time()
+        assert (await ask(engine, text(320), "completions")).cached_tokens == 160
+        pairs = (320**2 - 160**2) / 2
+        assert trio.current_time() - begun == pytest.approx(0.5 + 160 / 100 + pairs * 0.001 + 1 / 10)
+
+
 async def test_prefill_is_serial_and_decoding_is_not(autojump_clock: MockClock) -> None:
     """The second of two waits for the first one's prefill, then both decode at full speed."""
     engine = make()

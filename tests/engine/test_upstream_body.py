@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from peerinfer.core.continuation import Answered, by_text, shortened
 from peerinfer.core.types import Endpoint, InferRequest, RequestError
 from peerinfer.engine.upstream_body import Outgoing, check_numbers, outgoing
 
@@ -155,3 +156,22 @@ def test_numbers_within_the_vocabulary_pass() -> None:
     check_numbers("completions", {"prompt": ["a", "b"], "stop_token_ids": None}, vocabulary=100)
     check_numbers("chat", {"messages": [], "logprobs": True, "top_logprobs": 20}, vocabulary=None)
     check_numbers("completions", {"prompt": [10**6]}, vocabulary=None)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body"), [("chat", CHAT), ("completions", {"model": "theirs", "prompt": "Hi"})]
+)
+def test_the_rest_of_an_answer_comes_as_a_stream_whatever_its_client_reads(
+    endpoint: Endpoint, body: dict[str, Any]
+) -> None:
+    """Goal: it is put behind what is there. A whole chat came in place of all of it: SGLang was not asked to
+    stream one that it has to continue."""
+    rest = by_text(request(body, endpoint), Answered(text="So", token_ids=None, pieces=1))
+    assert rest is not None
+    shorter = shortened(rest, 1)
+    assert shorter is not None
+    for is_sglang in (True, False):
+        made, onward = sent(shorter, is_sglang=is_sglang)
+        assert made.streamed
+        assert not made.usage_shown
+        assert onward["stream"] is True

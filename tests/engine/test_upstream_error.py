@@ -89,3 +89,16 @@ def test_an_error_within_a_stream_is_told_apart_by_its_code() -> None:
     assert (wrong.status, wrong.message) == (400, "Grammar is not supported")
     for event in ({"error": error_json("oom", code=500)}, {"error": "boom"}, error_json("x", code=None)):
         assert isinstance(stream_error("chat", event), EngineError)
+
+
+@pytest.mark.parametrize("reason", ["abort", "stop", "length", None])
+def test_an_answer_that_the_server_gave_up_is_its_failure(reason: str | None) -> None:
+    """Of any of several choices; it comes with status 200, where others say why they are over."""
+    choices = [{"index": 0, "finish_reason": None}, {"index": 1, "finish_reason": reason}]
+    error = stream_error("chat", {"object": "chat.completion.chunk", "choices": choices})
+    assert isinstance(error, EngineError) == (reason == "abort")
+
+
+@pytest.mark.parametrize("choices", [None, 7, [], ["x"], [{}]])
+def test_choices_that_are_none_are_no_error(choices: object) -> None:
+    assert stream_error("chat", {"choices": choices}) is None

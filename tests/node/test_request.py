@@ -13,7 +13,7 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from peerinfer.config import Config, RequestConfig, RoutingConfig
-from peerinfer.core.types import Chunk, End, InferRequest, PeerId, RequestError, Usage
+from peerinfer.core.types import Chunk, End, EngineState, InferRequest, PeerId, RequestError, Usage
 from peerinfer.node.ports import EngineAwayError, EngineError
 from peerinfer.node.reply import Reply
 from peerinfer.node.serve import WHOLE_PIECE_BYTES
@@ -70,8 +70,9 @@ async def test_a_forwarded_request_is_never_forwarded_again(autojump_clock: Mock
         assert answer.end.cached_tokens == 0
 
 
-async def _with_prefix_on_peer(swarm: World) -> None:
-    await ask(swarm[1], completion(text(1), policy="local"))
+async def _with_prefix_on_peer(swarm: World, *peers: int) -> None:
+    for number in peers or (1,):
+        await ask(swarm[number], completion(text(1), policy="local"))
     await swarm.all_know_all()
 
 
@@ -249,16 +250,66 @@ def _failing(error: Exception) -> Callable[[InferRequest], AbstractAsyncContextM
     return run_infer
 
 
+def _counted(member: Member, run_infer: Callable[..., object], died: list[PeerId]) -> None:
+    """The member's engine, noting who got to serve anything."""
+
+    def counting(request: InferRequest) -> object:
+        died.append(member.peer_id)
+        return run_infer(request)
+
+    member.engine.run_infer = counting  # type: ignore[method-assign,assignment]
+
+
+@pytest.mark.parametrize("first", ["here", "elsewhere"])
 async def test_a_request_that_engines_die_of_does_not_go_through_the_swarm(
-    autojump_clock: MockClock,
+    autojump_clock: MockClock, first: str
 ) -> None:
-    """Method: every engine fails at it; the third and the fourth never see it."""
-    async with world(4, config=PAPER) as swarm:
+    """Method: every engine of six fails at it. Two die, and the own one if it was not among them; however
+    often the node is asked in one request, the others never see it."""
+    async with world(6, config=PAPER) as swarm:
+        if first == "elsewhere":
+            await _with_prefix_on_peer(swarm, 1, 2, 3)
+        died: list[PeerId] = []
         for member in swarm.members:
-            member.engine.run_infer = _failing(EngineError("it died"))  # type: ignore[method-assign,assignment]
+            _counted(member, _failing(EngineError("it died")), died)
         with pytest.raises(RequestError) as caught:
             await ask(swarm[0], completion(text(1)))
         assert (caught.value.status, caught.value.code) == (502, "engine_failed")
+        assert len(died) == (2 if first == "here" else 3)
+        assert died.count(swarm[0].peer_id) == 1
+
+
+async def test_the_own_engine_serves_when_those_of_two_peers_are_broken(autojump_clock: MockClock) -> None:
+    """Goal: two broken nodes do not fail the clients of a third. Method: more targets are allowed than that,
+    and the own engine is the last of them; the peer in between is spared."""
+    config = replace(PAPER, request=RequestConfig(attempts_max=4, retry_share=10.0))
+    async with world(5, config=config) as swarm:
+        await _with_prefix_on_peer(swarm, 1, 2, 3)
+        died: list[PeerId] = []
+        for member in swarm.members[1:]:
+            _counted(member, _failing(EngineError("it is broken")), died)
+        answer = await ask(swarm[0], completion(text(1)))
+        assert answer.reply.route == "local"
+        assert len(died) == 2
+        outcomes = [attempt["outcome"] for attempt in _decision(swarm[0], answer.reply)["attempts"]]  # type: ignore[attr-defined]
+        assert outcomes == ["failed", "failed", "served"]
+
+
+async def test_without_an_own_engine_two_broken_ones_end_the_request_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    """It would wait for its own engine else, with a request that may kill it."""
+    config = replace(PAPER, request=RequestConfig(attempts_max=4, retry_share=10.0))
+    async with world(5, config=config) as swarm:
+        await _with_prefix_on_peer(swarm, 1, 2, 3)
+        for member in swarm.members:
+            member.engine.run_infer = _failing(EngineError("it is broken"))  # type: ignore[method-assign,assignment]
+        swarm[0].engine._set_state(EngineState.LOADING, "by the test")
+        started = trio.current_time()
+        with pytest.raises(RequestError) as caught:
+            await ask(swarm[0], completion(text(1)))
+        assert caught.value.code == "engine_failed"
+        assert trio.current_time() - started < 1.0
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 from peerinfer.api.assemble import Assembler, usage_json
 from peerinfer.config import Config, RoutingConfig
-from peerinfer.core.types import Chunk, End, InferRequest, RequestError, Usage
+from peerinfer.core.types import Chunk, End, EngineState, InferRequest, RequestError, Usage
 from peerinfer.node.ports import EngineError
 from peerinfer.node.reply import Incoming
 from tests.node.swarm import Member, World, completion, text, world
@@ -385,3 +385,15 @@ async def test_an_answer_waits_for_somebody_to_go_on(autojump_clock: MockClock) 
         with pytest.raises(RequestError) as caught:
             await read(swarm[0], impatient, die_for_long)
         assert caught.value.code == "no_node_available"
+
+
+async def test_a_node_whose_engine_fails_waits_for_its_peers_to_come_back(autojump_clock: MockClock) -> None:
+    """Goal: no client is turned away for what passes. Method: its engine fails, its only peer's restarts."""
+    async with world(2) as swarm:
+        while swarm[1].state_of(swarm[0]) != "alive":
+            await trio.sleep(0.1)
+        swarm[0].engine._set_state(EngineState.FAILING, "nobody listens")
+        swarm[1].engine.crash(down_s=5.0)
+        while swarm[0].state_of(swarm[1]) == "alive" or swarm[1].node.ready:
+            await trio.sleep(0.1)
+        assert (await read(swarm[0], shaped("chat", 3))).served_by == [swarm[1].peer_id]

@@ -191,6 +191,7 @@ async def test_names_that_nobody_answers_for_leave_threads_to_others(monkeypatch
 async def test_a_name_from_a_peer_does_not_lead_to_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The address itself would have been filtered; one that was given by hand is dialled."""
     dialled: list[str] = []
+    known: list[tuple[PeerId, str]] = []
 
     async def dial(_host: object, _peer: PeerId, addr: object) -> None:
         dialled.append(str(addr))
@@ -202,6 +203,7 @@ async def test_a_name_from_a_peer_does_not_lead_to_this_machine(monkeypatch: pyt
         _loopback=False,
         _learned_names=trio.CapacityLimiter(1),
         _settings=SimpleNamespace(join=()),
+        _known=SimpleNamespace(reached=lambda peer, addr, now_s: known.append((peer, addr))),
     )
     with pytest.raises(DialError, match="stands for no address"):
         await swarm.Swarm._dial(cast(swarm.Swarm, node), peer, addr)
@@ -209,3 +211,4 @@ async def test_a_name_from_a_peer_does_not_lead_to_this_machine(monkeypatch: pyt
     node._settings.join = ((peer, addr),)
     await swarm.Swarm._dial(cast(swarm.Swarm, node), peer, addr)
     assert dialled == ["/ip4/127.0.0.1/tcp/5"]
+    assert known == [(peer, addr)], "what was reached is remembered as it was given"

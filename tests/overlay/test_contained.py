@@ -18,6 +18,7 @@ from peerinfer.overlay.contained import contained
 from peerinfer.overlay.frame_stream import FrameStream
 from peerinfer.overlay.framing import with_length
 from peerinfer.overlay.pull import Pull
+from peerinfer.overlay.unfinished import Unfinished
 from tests.contract.overlay_worlds import LibP2PWorld, Peer, RecordingSink, until
 from tests.contract.test_overlay_contract import SOON_S, answer, request, start_linked
 from tests.overlay.peer_process import DATA_FRAMES
@@ -74,7 +75,10 @@ class BrokenStream:
 async def test_a_stream_that_breaks_in_an_unknown_way_costs_itself(caplog: pytest.LogCaptureFixture) -> None:
     """Goal: a kept-open stream and a pull end as lost, at either side. Method: a stream that only raises."""
     peer, sink = PeerId("peer"), RecordingSink()
-    frames = FrameStream(BrokenStream(), peer=peer, frame_bytes_max=100, refuse=lambda *_: None)
+    unfinished = Unfinished(per_peer_bytes_max=100, bytes_max=100, refused=lambda *_: None)
+    frames = FrameStream(
+        BrokenStream(), peer=peer, frame_bytes_max=100, unfinished=unfinished, refuse=lambda *_: None
+    )
     await frames.run(lambda *_: None)
     assert frames.reason == "the stream failed"
 

@@ -16,6 +16,7 @@ from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import frame_stream
 from peerinfer.overlay.frame_stream import UNSENT_BYTES_MAX, FrameStream
 from peerinfer.overlay.framing import Deframer
+from peerinfer.overlay.unfinished import Unfinished
 
 
 class Peer:
@@ -45,7 +46,10 @@ async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Peer, F
 
     monkeypatch.setattr(frame_stream, "forget_stream", forget)
     peer = Peer()
-    frames = FrameStream(peer, peer=PeerId("p"), frame_bytes_max=1 << 20, refuse=lambda *_: None)
+    unfinished = Unfinished(per_peer_bytes_max=1 << 20, bytes_max=1 << 20, refused=lambda *_: None)
+    frames = FrameStream(
+        peer, peer=PeerId("p"), frame_bytes_max=1 << 20, unfinished=unfinished, refuse=lambda *_: None
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(frames.run, lambda _frame, _size: None)
         yield peer, frames

@@ -107,3 +107,19 @@ async def test_a_peer_with_an_rsa_identity_can_be_joined(world: LibP2PWorld) -> 
         assert other.id.startswith("Qm")
         node = await world.start(join=[str(other.host.get_addrs()[0])])
         await until(lambda: node.linked_to(other.id), within_s=SOON_S)
+
+
+async def test_what_is_announced_is_told_in_place_of_where_a_node_listens(tmp_path: Path) -> None:
+    """Goal: nodes behind forwarded ports are found. Method: who was joined knows only what it was told."""
+    told = f"/ip4/127.0.0.1/tcp/{await free_port()}"
+    found = overlay(tmp_path / "a", listen=("/ip4/127.0.0.1/tcp/0",))
+    async with found.run(RecordingSink()):
+        behind = overlay(
+            tmp_path / "b", listen=("/ip4/127.0.0.1/tcp/0",), announce=(told,), join=found.addrs()
+        )
+        async with behind.run(RecordingSink()):
+            assert behind.addrs() == (f"{told}/p2p/{behind.peer_id}",)
+            with trio.fail_after(SOON_S):
+                while not (link := found.links().get(behind.peer_id)) or not link.addrs:
+                    await trio.sleep(0.01)
+            assert link.addrs == (told,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import pytest
 
 from peerinfer.sim.experiments.cell import Cell
@@ -12,7 +14,8 @@ from peerinfer.sim.experiments.summary import Summary, summarise
 from peerinfer.sim.experiments.windows import subject_shares, zones
 from peerinfer.sim.workloads.corpus import Corpus, Subject
 from peerinfer.sim.workloads.draw import draw_tokens
-from peerinfer.sim.workloads.mmlu import MmluSpec
+from peerinfer.sim.workloads.look_alike import look_alike
+from peerinfer.sim.workloads.mmlu import MmluSpec, make_schedule
 
 REQUESTS = 120
 HEADER_TOKENS = 11  # MMLU's, in the default model's tokens
@@ -43,10 +46,11 @@ def run(cell: Cell, prompts: Corpus) -> Record:
 
 
 def measured(
-    policy: str, *, prompts: Corpus | None = None, requests: int = REQUESTS, **more: object
+    policy: str, *, prompts: Corpus | None = None, requests: int = REQUESTS, seeds: int = 1, **more: object
 ) -> Summary:
-    cell = Settings(requests=requests, cache_tokens=16_384).cell(policy, **more)  # type: ignore[arg-type]
-    return summarise([run(cell, prompts or corpus())])
+    settings = Settings(requests=requests, cache_tokens=16_384, seeds=seeds)
+    cell = settings.cell(policy, **more)  # type: ignore[arg-type]
+    return summarise([run(each, prompts or corpus()) for each in settings.seeded(cell)])
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +93,64 @@ def test_slower_polling_lowers_the_hottest_share() -> None:
 
 
 def test_skew_raises_hit_rate_and_concentration() -> None:
-    """Tables 2 and 3: popular prefixes are cached sooner, and their nodes serve more than others."""
-    prompts = corpus(subjects=20)
-    uniform, skewed = (measured(PAPER_POLICY, prompts=prompts, skewed=skewed) for skewed in (False, True))
-    assert skewed.actual_hit > uniform.actual_hit
-    assert skewed.hottest_share > uniform.hottest_share
+    """Tables 2 and 3: popular questions come again, and the nodes of their subjects serve more than others.
+
+    Method: three seeds, since a seed draws which subjects are hot; as many requests as there are questions.
+    """
+    prompts = corpus(subjects=20, questions=6)
+    uniform, skewed = (
+        measured(PAPER_POLICY, prompts=prompts, requests=120, seeds=3, skewed=skewed)
+        for skewed in (False, True)
+    )
+    assert skewed.actual_hit > uniform.actual_hit + 0.02
+    assert skewed.hottest_share > uniform.hottest_share + 0.05
+
+
+def test_skew_concentrates_subjects_of_mmlus_sizes_on_average() -> None:
+    """Table 3: eleven hot subjects spread less evenly than 57, though one order cannot tell.
+
+    Method: with pages of 16 tokens a subject stays where its first question came in, so that 30 orders of all
+    14,042 requests can be counted without being simulated.
+    """
+    counts = [len(subject.questions) for subject in look_alike().subjects]
+
+    def hottest_share(seed: int, *, skewed: bool) -> float:
+        homes: dict[int, int] = {}
+        served = [0] * 4
+        for turn, (subject, _) in enumerate(make_schedule(MmluSpec(seed=seed, skewed=skewed), counts)):
+            served[homes.setdefault(subject, turn % 4)] += 1
+        return max(served) / sum(served)
+
+    uniform, skewed = (
+        fmean(hottest_share(seed, skewed=skewed) for seed in range(30)) for skewed in (False, True)
+    )
+    print(f"busiest of four: {uniform:.1%} uniform, {skewed:.1%} skewed")
+    assert uniform == pytest.approx(0.34, abs=0.02)
+    assert skewed > uniform + 0.03
+
+
+def test_skew_raises_the_hit_rate_at_page_size_1_where_the_header_concentrates_all_the_same() -> None:
+    """Table 3 at the paper's page size: of two nodes that have the header one gets most subjects, hot or not.
+
+    Method: three seeds. Which node gets a subject is drawn by where its first question comes in, so that the
+    skewed share spreads around the uniform one: no order between them is asserted.
+    """
+    prompts = corpus(subjects=20, examples=60, questions=5)
+    uniform, skewed = (
+        measured(PAPER_POLICY, prompts=prompts, requests=100, seeds=3, skewed=skewed, page_size=1)
+        for skewed in (False, True)
+    )
+    assert skewed.actual_hit > uniform.actual_hit + 0.02
+    assert min(uniform.hottest_share, skewed.hottest_share) > 0.55
+
+
+def test_skew_finds_more_cached_than_subjects_have_in_common() -> None:
+    """Table 2: 91.4 % of the paper's skewed prompts was cached, and five sixths of each are common."""
+    prompts = corpus(subjects=10, questions=16)
+    skewed = measured(PAPER_POLICY, prompts=prompts, requests=160, seeds=2, skewed=True)
+    common = 255 / 300
+    assert skewed.actual_hit > common - 0.05
+    assert measured(PAPER_POLICY, prompts=prompts, requests=160, seeds=2).actual_hit < common
 
 
 def test_a_common_header_sends_everything_to_one_node_at_page_size_1_only() -> None:

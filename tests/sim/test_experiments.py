@@ -13,15 +13,24 @@ from peerinfer.sim.experiments.breakeven import crossing
 from peerinfer.sim.experiments.calibration import PAPER, calibration_json, read_calibration
 from peerinfer.sim.experiments.catalogue import EXPERIMENTS
 from peerinfer.sim.experiments.cell import Cell
+from peerinfer.sim.experiments.effort import effort
 from peerinfer.sim.experiments.record import Record, Row, record_from_json
 from peerinfer.sim.experiments.results import Results
-from peerinfer.sim.experiments.settings import NO_ROUTING, Settings, possible
+from peerinfer.sim.experiments.settings import NO_ROUTING, Settings, left_out, possible
 from peerinfer.sim.experiments.store import Store
 from peerinfer.sim.experiments.summary import summarise
 from peerinfer.sim.experiments.table import Column, Table, percent
-from peerinfer.sim.experiments.windows import Share, subject_shares, zones
-from peerinfer.sim.experiments.write_report import run_digest, write_report
+from peerinfer.sim.experiments.windows import (
+    Share,
+    busiest_topics,
+    cycling_topics,
+    own_window,
+    subject_shares,
+    zones,
+)
+from peerinfer.sim.experiments.write_report import extent, run_digest, write_report
 from peerinfer.sim.workloads.mmlu import MmluSpec
+from tools.fill_experiments import BLOCK, fill
 
 
 def row(
@@ -120,6 +129,35 @@ def test_real_nodes_measure_what_they_can() -> None:
     assert possible(Settings().cell("cost", page_size=1, poll_s=300.0))
 
 
+def test_what_real_nodes_leave_out_is_told_in_one_line() -> None:
+    """Goal: real mode never drops a line of a table without a word."""
+    settings = Settings(mode="embedded", policies=("longest-prefix",))
+    cells = EXPERIMENTS["table3"].cells(settings)
+    assert left_out(cells) == (
+        f"{sum(not possible(cell) for cell in set(cells))} of {len(set(cells))} measurements are for the "
+        "simulation, not for real nodes: page size 1, Δ_poll 100 ms, Δ_poll 20 ms, Δ_poll 300 s."
+    )
+    assert left_out(EXPERIMENTS["table1"].cells(settings)) is None
+    assert left_out(EXPERIMENTS["table3"].cells(Settings())) is None
+
+
+def test_every_table_can_be_measured_with_all_requests() -> None:
+    """Goal: no cell of tables 1 to 3 is shortened unless the user says so."""
+    settings = Settings(page_requests=14_042)
+    for name in ("table1", "table2", "table3", "fig2", "fig3", "fig4"):
+        for cell in EXPERIMENTS[name].cells(settings):
+            assert isinstance(cell.workload, MmluSpec)
+            assert cell.workload.requests in (None, 14_042)
+
+
+def test_small_pages_and_frequent_rounds_take_longer() -> None:
+    usual = effort(Settings().cell("cost"))
+    assert effort(Settings().cell("cost", page_size=1)) > 2 * usual
+    assert effort(Settings().cell("cost", poll_s=0.02)) > usual
+    lengths = [max(map(effort, EXPERIMENTS[name].cells(Settings()))) for name in ("breakeven", "table2")]
+    assert lengths[0] > lengths[1], "long prompts, too"
+
+
 def fake(cell: Cell) -> Record:
     """A record whose latencies tell policy and delay."""
     far = cell.policy != NO_ROUTING
@@ -136,9 +174,10 @@ def test_every_experiment_reports_from_its_cells(name: str, tmp_path: Path) -> N
     settings, experiment = Settings(traces=True), EXPERIMENTS[name]
     records = {cell: fake(cell) for cell in experiment.cells(settings)}
     report = experiment.report(settings, Results(settings, records))
-    text = write_report(tmp_path, experiment, report, notes=["A note."])
+    text = write_report(tmp_path, experiment, report, measured="So much.", notes=["A note."])
     assert text == (tmp_path / f"{name}.md").read_text()
     assert "A note." in text
+    assert "So much." in text
     assert report.tables or report.figures
     for table in report.tables:
         assert table.rows
@@ -165,6 +204,34 @@ def test_the_run_digest_does_not_depend_on_the_order() -> None:
     assert run_digest(forth) != run_digest({one: record(row())})
 
 
+def test_a_report_says_how_much_stands_behind_it() -> None:
+    one, other = record(row()), record(*[row()] * 1200)
+    assert extent([one]).startswith("1 measurements of 1 requests; digest ")
+    assert extent([other, one]).startswith("2 measurements of 1 to 1,200 requests; digest ")
+    assert extent([one, other]) == extent([other, one])
+    assert extent([]) == "Nothing was measured."
+
+
+def test_the_page_asks_for_what_experiments_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: every block of docs/experiments.md can be filled. Method: made-up results for all of its runs."""
+    page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    runs = {source.split("/")[0] for block in BLOCK.finditer(page) for source in block["sources"].split()}
+    assert len(runs) > 1
+    monkeypatch.setattr("peerinfer.sim.experiments.plot.can_draw", lambda: False)
+    settings = Settings(traces=True)
+    for run in runs:
+        for experiment in EXPERIMENTS.values():
+            cells = experiment.cells(settings)
+            report = experiment.report(settings, Results(settings, {cell: fake(cell) for cell in cells}))
+            write_report(tmp_path / run, experiment, report, measured="So much.")
+            for figure in report.figures:
+                (tmp_path / run / f"{figure.name}.png").touch()
+    filled, left = fill(page, tmp_path, tmp_path / "img")
+    assert left == []
+    sources = [source for block in BLOCK.finditer(page) for source in block["sources"].split()]
+    assert filled.count("So much.") == sum(not source.endswith(".png") for source in sources)
+
+
 def test_a_table_is_rounded_for_people_and_whole_for_programs() -> None:
     table = Table(
         name="t", title="T", columns=(Column("Who"), percent("Share (%)")), rows=(("x", 0.12345), ("y", None))
@@ -180,6 +247,35 @@ def test_windows_move_over_a_subjects_own_requests() -> None:
     shares = subject_shares(record(*rows), 0, window=20, stride=10)
     assert [share.requests for share in shares] == [10, 20, 30, 40]
     assert [share.by_node[:2] for share in shares] == [(1.0, 0.0), (1.0, 0.0), (0.5, 0.5), (0.0, 1.0)]
+
+
+def test_a_window_is_the_papers_where_a_subject_fills_it() -> None:
+    """Goal: figure 3 shows subjects of any size; its title says what window it has."""
+    many = record(*(row(topic=n % 2 if n < 80 else 0) for n in range(340)))
+    assert own_window(many, 0) == 300
+    assert own_window(many, 1) == 10
+
+
+def test_the_busiest_subjects_are_so_in_every_record() -> None:
+    """Goal: figure 3 shows subjects that have requests enough under skew, too."""
+    one = record(*[row(topic=0)] * 9, *[row(topic=1)] * 3)
+    other = record(row(topic=0), *[row(topic=1)] * 3)
+    assert busiest_topics([one, other], 1) == [1]
+    assert busiest_topics([one], 2) == [0, 1]
+    assert busiest_topics([], 2) == []
+
+
+def test_subjects_that_cycle_come_first() -> None:
+    """Method: subject 0 is always one node's; subject 1 is nobody's, then one node's, then dispersed."""
+
+    def served(n: int) -> int:
+        return 0 if 40 <= n < 80 else n // 2 % 4
+
+    cycling = record(*(row(topic=n % 2, served_by=served(n) if n % 2 else 3) for n in range(120)))
+    steady = record(*(row(topic=n % 2, served_by=3) for n in range(120)))
+    assert cycling_topics([cycling], window=10, stride=2) == [1, 0]
+    assert cycling_topics([cycling, steady], window=10, stride=2) == [0, 1], "the least of them counts"
+    assert cycling_topics([cycling], window=61, stride=2) == [], "too few requests for such windows"
 
 
 def test_zones_are_those_of_figure_4() -> None:

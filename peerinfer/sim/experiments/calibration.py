@@ -23,6 +23,8 @@ class Calibration:
     """The engine's, per request, besides prefill and decode."""
     processing_s: float
     """The node's, per request: HTTP, body, tokenising."""
+    prefill_s_per_pair: float = 0.0
+    """Attention: seconds for each pair of a computed token and one at or before it."""
     hop_s: float = 0.0
     """What forwarding costs besides the network's delay: two more ends of a stream."""
     slots: int = 2
@@ -30,6 +32,7 @@ class Calibration:
     def __post_init__(self) -> None:
         assert self.prefill_tokens_per_s > 0
         assert self.decode_tokens_per_s > 0
+        assert self.prefill_s_per_pair >= 0
 
 
 PAPER = Calibration(

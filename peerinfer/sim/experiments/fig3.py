@@ -7,10 +7,18 @@ from pathlib import Path
 from peerinfer.sim.experiments import plot
 from peerinfer.sim.experiments.cell import Cell
 from peerinfer.sim.experiments.experiment import Experiment, Figure, Report
+from peerinfer.sim.experiments.record import Record
 from peerinfer.sim.experiments.results import Results
 from peerinfer.sim.experiments.settings import NO_ROUTING, Settings
-from peerinfer.sim.experiments.subject_lines import chosen_topics, draw_shares
-from peerinfer.sim.experiments.windows import STRIDE, WINDOW, subject_shares
+from peerinfer.sim.experiments.subject_lines import draw_shares
+from peerinfer.sim.experiments.windows import (
+    STRIDES,
+    WINDOW,
+    busiest_topics,
+    named_topics,
+    own_window,
+    subject_shares,
+)
 
 SLOW_POLL_S = 300.0  # paper figure 3
 SUBJECTS = 2  # paper figure 3
@@ -33,8 +41,8 @@ def _report(settings: Settings, results: Results) -> Report:
     def figure(policy: str) -> Figure:
         return Figure(
             name=f"fig3_{policy}",
-            title=f"Figure 3: share per node of a subject's requests, windows of {WINDOW}, stride {STRIDE} "
-            f"({policy})",
+            title=f"Figure 3: share per node of a subject's requests, over the past {WINDOW} of them where "
+            f"it has so many ({policy})",
             draw=lambda file: _draw(settings, results, policy, file),
         )
 
@@ -42,25 +50,29 @@ def _report(settings: Settings, results: Results) -> Report:
 
 
 def _draw(settings: Settings, results: Results, policy: str, file: Path) -> None:
-    configurations = _configurations(settings, policy)
-    with plot.canvas(file, rows=SUBJECTS, columns=len(configurations), size=(11.5, 4.6), sharey=True) as (
-        _,
+    """A row per subject, the same ones in every configuration; a column per configuration."""
+    measured = [(label, results.records(cell)) for label, cell in _configurations(settings, policy)]
+    shown = [(label, records[0]) for label, records in measured if records]
+    topics = named_topics(shown[0][1], settings.subjects) if shown else []
+    topics = topics or busiest_topics([record for _, record in shown], SUBJECTS)
+    size = (2.9 * len(measured), 2.5 * SUBJECTS + 0.4)
+    with plot.canvas(file, rows=SUBJECTS, columns=max(1, len(shown)), size=size, sharey=True) as (
+        figure,
         axes,
     ):
-        for column, (label, cell) in enumerate(configurations):
-            records = results.records(cell)
-            topics = chosen_topics(records[0], settings.subjects, SUBJECTS) if records else []
-            for row in range(SUBJECTS):
-                panel = axes[row][column]
-                if row >= len(topics):
-                    panel.set_axis_off()
-                    continue
-                draw_shares(panel, subject_shares(records[0], topics[row]))
-                panel.set_title(label, fontsize=9)
-                panel.set_xlabel(f"requests of {records[0].topics[topics[row]]}", fontsize=8)
-        axes[0][0].set_ylabel("share of requests")
-        axes[1][0].set_ylabel("share of requests")
-        axes[0][-1].legend(loc="upper right", fontsize=7)
+        for row, topic in enumerate(topics[:SUBJECTS]):
+            for column, (label, record) in enumerate(shown):
+                _panel(axes[row][column], record, topic, label)
+            axes[row][0].set_ylabel(shown[0][1].topics[topic].replace("_", " "), fontweight="bold")
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels) or 1)
+
+
+def _panel(panel: plot.Axes, record: Record, topic: int, label: str) -> None:
+    window = own_window(record, topic)
+    draw_shares(panel, subject_shares(record, topic, window=window, stride=max(1, window // STRIDES)))
+    panel.set_title(f"{label}\nwindows of {window}", fontsize=9)
+    panel.set_xlabel("requests of the subject", fontsize=8)
 
 
 FIG3 = Experiment(name="fig3", title="Who serves a subject", cells=_cells, report=_report)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 COLOURS = ("#2f6db5", "#e07b39", "#3a9a5c", "#8e5bb0", "#c2414b", "#7a7a7a")
 """Told apart in print and by colour-blind readers."""
 GREY = "#8a8f98"
-ZONES = {1: "#f2f2f2", 2: "#fdf3dc", 3: "#fbe3e3"}
+ZONES = {1: "#eceef1", 2: "#fcf0d0", 3: "#f9dcdc"}
+ZONE_NUMBERS = {1: "#b4bac3", 2: "#d9bd72", 3: "#d99a9a"}
 
 STYLE: Any = {
     "figure.dpi": 130,

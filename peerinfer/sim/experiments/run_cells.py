@@ -17,6 +17,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from peerinfer.sim.experiments.cell import Cell
+from peerinfer.sim.experiments.effort import effort
 from peerinfer.sim.experiments.prompts import Prompts, open_prompts
 from peerinfer.sim.experiments.simulate import simulate
 from peerinfer.sim.experiments.store import Store
@@ -26,7 +27,7 @@ TICK_REQUESTS = 20
 _LOOK_INTERVAL_S = 0.2
 
 Progress = Callable[[int], None]
-"""Hears how many requests are done in all."""
+"""Hears how much is done in all: the effort of each request that is over."""
 
 
 class StoppedError(Exception):
@@ -38,9 +39,10 @@ class _Worker:
 
     def __init__(self, prompts: Prompts, store: Store, counter: Synchronized[int], stop: Event) -> None:
         self._prompts, self._store, self._counter, self._stop = prompts, store, counter, stop
-        self._uncounted = 0
+        self._uncounted = self._effort = 0
 
     def measure(self, cell: Cell) -> None:
+        self._effort = effort(cell)
         record = simulate(cell, self._prompts.workload(cell.workload), tick=self._tick)
         self._count()
         self._store.put(cell, record)
@@ -54,7 +56,7 @@ class _Worker:
 
     def _count(self) -> None:
         with self._counter.get_lock():
-            self._counter.value += self._uncounted
+            self._counter.value += self._uncounted * self._effort
         self._uncounted = 0
 
 

@@ -5,10 +5,13 @@ Experiments that need the same cell get the same cell, so it is measured once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from peerinfer.sim.experiments.calibration import PAPER, Calibration
 from peerinfer.sim.experiments.cell import Cell, Mode
+from peerinfer.sim.experiments.paper import ms
 from peerinfer.sim.workloads.entries import Entry
 from peerinfer.sim.workloads.mmlu import MmluSpec
 
@@ -25,10 +28,13 @@ class Settings:
 
     policies: tuple[str, ...] = (PAPER_POLICY, "cost")
     mode: Mode = "sim"
+    nodes: int = 4  # paper §4
     page_size: int = 16
     header: bool = True
     seeds: int = 1
     requests: int | None = None
+    page_requests: int = 400
+    """Of the page-size table: pages of one token make sixteen times the work, and its shape is there soon."""
     entry: Entry = "round-robin"
     subjects: tuple[str, ...] = ()
     """Of figures 3 and 4; those with the most requests if none is named."""
@@ -60,6 +66,7 @@ class Settings:
             delay_s, poll_s = 0.002, 0.5  # without routing neither matters: one measurement serves all
         return Cell(
             workload=MmluSpec(
+                nodes=self.nodes,
                 requests=self.requests,
                 skewed=skewed,
                 header=self.header if header is None else header,
@@ -83,6 +90,27 @@ class Settings:
 
 def possible(cell: Cell) -> bool:
     """Whether a cell can be measured in its mode."""
+    return not _hindrances(cell)
+
+
+def left_out(cells: Iterable[Cell]) -> str | None:
+    """One line that says what cannot be measured in this mode, and why; None if all can."""
+    cells = list(dict.fromkeys(cells))
+    why = [_hindrances(cell) for cell in cells]
+    left = sum(map(bool, why))
+    if not left:
+        return None
+    what = ", ".join(sorted(set(chain.from_iterable(why))))
+    return f"{left} of {len(cells)} measurements are for the simulation, not for real nodes: {what}."
+
+
+def _hindrances(cell: Cell) -> list[str]:
+    """What of a cell real nodes cannot do."""
     if cell.mode == "sim":
-        return True
-    return cell.poll_interval_s in REAL_POLLS_S and cell.page_size == REAL_PAGE_SIZE
+        return []
+    found = []
+    if cell.poll_interval_s not in REAL_POLLS_S:
+        found.append(f"Δ_poll {ms(cell.poll_interval_s)}")
+    if cell.page_size != REAL_PAGE_SIZE:
+        found.append(f"page size {cell.page_size}")
+    return found

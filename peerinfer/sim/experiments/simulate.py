@@ -31,6 +31,7 @@ def world_spec(cell: Cell) -> WorldSpec:
     node = NodeSpec(
         cache_pages=cell.cache_tokens // cell.page_size,
         prefill_tokens_per_s=costs.prefill_tokens_per_s,
+        prefill_s_per_pair=costs.prefill_s_per_pair,
         decode_tokens_per_s=costs.decode_tokens_per_s,
         overhead_s=costs.overhead_s,
         slots=costs.slots,

@@ -49,14 +49,16 @@ class Table:
 
     def markdown(self) -> str:
         """For a page."""
-        numeric = [column.shown != "" for column in self.columns]
-        lines = [
+        notes = [f"{note}\n" for note in self.notes]
+        return "\n".join([f"### {self.title}\n", *self.lines(), "", *notes])
+
+    def lines(self) -> list[str]:
+        """Its Markdown without title and notes: a line of titles, one that aligns, and the rows."""
+        return [
             _line([column.title for column in self.columns]),
-            _line(["--:" if each else "---" for each in numeric]),
+            _line(["--:" if column.shown else "---" for column in self.columns]),
             *[_line(self.texts(row)) for row in self.rows],
         ]
-        notes = [f"{note}\n" for note in self.notes]
-        return "\n".join([f"### {self.title}\n", *lines, "", *notes])
 
     def texts(self, row: Sequence[Value]) -> list[str]:
         """A row as people read it."""
@@ -71,12 +73,13 @@ class Table:
         return out.getvalue()
 
     def as_json(self) -> dict[str, object]:
-        """A list of objects."""
+        """A list of objects; and the lines for a page, so that nobody has to round again."""
         titles = [column.title for column in self.columns]
         return {
             "title": self.title,
             "rows": [dict(zip(titles, row, strict=True)) for row in self.rows],
             "notes": list(self.notes),
+            "markdown": self.lines(),
         }
 
 

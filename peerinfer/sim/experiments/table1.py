@@ -75,7 +75,8 @@ def _latencies(settings: Settings, results: Results) -> Table:
                 *numbers(ours, "latency_s"),
                 *numbers(alone, "latency_s"),
                 None if ours is None or alone is None else ours.latency_s - alone.latency_s,
-                *numbers(ours, "forwarded", "latency_spread_s"),
+                *numbers(ours, "forwarded"),
+                *(numbers(ours, "latency_spread_s") if settings.seeds > 1 else (None,)),
             )
         )
     return Table(

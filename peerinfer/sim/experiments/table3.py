@@ -11,8 +11,6 @@ from peerinfer.sim.experiments.results import Results, numbers
 from peerinfer.sim.experiments.settings import NO_ROUTING, PAPER_POLICY, Settings
 from peerinfer.sim.experiments.table import Column, Table, Value, percent
 
-PAGE_REQUESTS_MAX = 400
-"""Pages of one token make sixteen times the work; the shape is there after a few hundred requests."""
 FRESH = (0.02, 0.05)
 """Δ_poll and a pause between requests in which every node hears what the last one changed."""
 STALE = (0.5, 0.0)
@@ -38,7 +36,7 @@ def _lines(settings: Settings) -> Iterator[Line]:
 
 def _pages(settings: Settings) -> Iterator[tuple[int, bool, str, float | None, Cell]]:
     """(page size, header, how fresh views are, the paper's share, cell)."""
-    fewer = min(settings.requests or PAGE_REQUESTS_MAX, PAGE_REQUESTS_MAX)
+    fewer = min(settings.requests or settings.page_requests, settings.page_requests)
     for page_size, header in ((1, True), (1, False), (16, True), (16, False)):
         papers = (page_size, header) == (1, True)
         for poll_s, pause_s in (FRESH, STALE, *(SWEEP if papers else ())):

@@ -11,6 +11,9 @@ from peerinfer.sim.experiments.record import Record
 
 WINDOW = 300  # paper figure 3
 STRIDE = 30  # paper figure 3
+STRIDES = WINDOW // STRIDE
+WINDOWS_MIN = 4
+"""Of a subject with fewer than 300 requests; its window is this part of them."""
 SPECIALIST_SHARE = 0.9  # paper figure 4: "essentially 100%"
 DISPERSED_SHARE = 0.75  # guess: what no longer counts as one node's subject
 
@@ -43,22 +46,39 @@ def subject_shares(record: Record, topic: int, *, window: int = WINDOW, stride: 
     return shares
 
 
-def busiest_topics(record: Record, count: int) -> list[int]:
-    """The topics with the most requests, most first."""
-    counts = Counter(row.topic for row in record.answered)
-    return [topic for topic, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:count]]
+def own_window(record: Record, topic: int) -> int:
+    """The paper's 300 for a subject that has so many requests, else a quarter of what it has."""
+    requests = sum(row.topic == topic for row in record.answered)
+    return WINDOW if requests >= WINDOW else max(1, requests // WINDOWS_MIN)
 
 
-def cycling_topics(record: Record, count: int, *, window: int, stride: int) -> list[int]:
-    """The topics that go from zone to zone most often, those with more requests first if equal."""
+def named_topics(record: Record, subjects: Sequence[str]) -> list[int]:
+    """The subjects that a user named."""
+    return [record.topics.index(name) for name in subjects]
 
-    def changes(topic: int) -> int:
+
+def busiest_topics(records: Sequence[Record], count: int) -> list[int]:
+    """The topics with the most requests, each counted in the record that has fewest of it."""
+    sizes = [Counter(row.topic for row in record.answered) for record in records]
+    topics = set().union(*sizes)
+    return sorted(topics, key=lambda topic: (-min(size[topic] for size in sizes), topic))[:count]
+
+
+def cycling_topics(records: Sequence[Record], *, window: int, stride: int) -> list[int]:
+    """The topics that fill a window in every record, those first that go through most zones, most often.
+
+    The least of the records counts; those with more requests come first if equal.
+    """
+
+    def walk(record: Record, topic: int) -> tuple[int, int]:
         found = zones(subject_shares(record, topic, window=window, stride=stride))
-        return sum(now != before for before, now in pairwise(found))
+        return len(set(found)), sum(now != before for before, now in pairwise(found))
 
-    size = Counter(row.topic for row in record.answered)
-    enough = [topic for topic, requests in size.items() if requests >= window]
-    return sorted(enough, key=lambda topic: (-changes(topic), -size[topic], topic))[:count]
+    sizes = [Counter(row.topic for row in record.answered) for record in records]
+    enough = [topic for topic in sizes[0] if all(size[topic] >= window for size in sizes)]
+    walks = {topic: min(walk(record, topic) for record in records) for topic in enough}
+    size = sum(sizes, Counter[int]())
+    return sorted(enough, key=lambda topic: (*(-each for each in walks[topic]), -size[topic], topic))
 
 
 def zones(shares: Sequence[Share]) -> list[int]:

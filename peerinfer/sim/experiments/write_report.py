@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from peerinfer.sim.experiments import plot
@@ -17,11 +17,26 @@ NO_FIGURES = 'Figures need matplotlib: pip install "peerinfer[experiments]".'
 
 def run_digest(records: Mapping[Cell, Record]) -> str:
     """Of all that was measured: the same command gives the same one."""
-    digests = sorted(record.digest for record in records.values())
-    return hashlib.blake2b("".join(digests).encode(), digest_size=10).hexdigest()
+    return _digest(record.digest for record in records.values())
 
 
-def write_report(out: Path, experiment: Experiment, report: Report, *, notes: Iterable[str] = ()) -> str:
+def _digest(digests: Iterable[str]) -> str:
+    return hashlib.blake2b("".join(sorted(digests)).encode(), digest_size=10).hexdigest()
+
+
+def extent(records: Collection[Record]) -> str:
+    """How much stands behind a report, in a line."""
+    if not records:
+        return "Nothing was measured."
+    sizes = sorted({len(record.rows) for record in records})
+    requests = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    digest = _digest(record.digest for record in records)
+    return f"{len(records)} measurements of {requests} requests; digest {digest}."
+
+
+def write_report(
+    out: Path, experiment: Experiment, report: Report, *, measured: str, notes: Iterable[str] = ()
+) -> str:
     """Write one experiment's files below `out`; returns its Markdown."""
     out.mkdir(parents=True, exist_ok=True)
     parts = [f"## {experiment.name}: {experiment.title}\n"]
@@ -35,7 +50,12 @@ def write_report(out: Path, experiment: Experiment, report: Report, *, notes: It
             parts.append(f"### {figure.title}\n\n![{figure.title}]({figure.name}.png)\n")
     if report.figures and not plot.can_draw():
         parts.append(f"{NO_FIGURES}\n")
-    data = {"tables": {table.name: table.as_json() for table in report.tables}}
+    parts.append(f"{measured}\n")
+    data = {
+        "measured": measured,
+        "tables": {table.name: table.as_json() for table in report.tables},
+        "figures": {figure.name: figure.title for figure in report.figures},
+    }
     (out / f"{experiment.name}.json").write_text(json.dumps(data, indent=1) + "\n")
     text = "\n".join(parts)
     (out / f"{experiment.name}.md").write_text(text)

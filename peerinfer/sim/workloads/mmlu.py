@@ -1,14 +1,15 @@
 """The paper's workload (§4): MMLU 5-shot, one output token, in a random order, one request at a time.
 
 A prompt is a subject's header and five answered questions, which all prompts of the subject share, and one
-question. `skewed` is its 80/20 variant: 80 % of the requests come from 20 % of the subjects. Every question
-is asked once, so the skewed one has fewer requests: as many as the hot subjects' questions allow.
+question; every question is asked once. `skewed` is its 80/20 variant: as many requests, 80 % of them about
+20 % of the subjects, so popular questions come again. The paper's do, too: under skew it finds 91.4 % cached,
+and only five sixths of a prompt are common to its subject.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -31,7 +32,7 @@ class MmluSpec:
     nodes: int = 4  # paper §4
     seed: int = 0
     requests: int | None = None
-    """None: every question once."""
+    """The first so many; None: as many as there are questions."""
     skewed: bool = False
     header: bool = True
     """Whether prompts open with MMLU's usual line, which is common to all up to the subject's name."""
@@ -41,7 +42,7 @@ class MmluSpec:
 
     def build(self, corpus: Corpus) -> Workload:
         """The workload over a corpus."""
-        schedule = _schedule(self, [len(subject.questions) for subject in corpus.subjects])
+        schedule = make_schedule(self, [len(subject.questions) for subject in corpus.subjects])
         prefixes = [
             (*subject.header, *subject.examples) if self.header else subject.examples
             for subject in corpus.subjects
@@ -65,24 +66,24 @@ class MmluSpec:
         )
 
 
-def _schedule(spec: MmluSpec, counts: list[int]) -> Schedule:
+def make_schedule(spec: MmluSpec, counts: Sequence[int]) -> Schedule:
+    """What is asked in which order, of subjects with so many questions each."""
     rng = random.Random(f"mmlu/{spec.seed}")
     questions = [[(subject, number) for number in range(count)] for subject, count in enumerate(counts)]
     if spec.subjects is not None:
         questions = rng.sample(questions, min(spec.subjects, len(questions)))
-    schedule = _skewed(questions, rng) if spec.skewed else list(chain.from_iterable(questions))
+    if spec.skewed:
+        return _skewed(questions, rng)[: spec.requests]
+    schedule = list(chain.from_iterable(questions))
     rng.shuffle(schedule)
     return schedule[: spec.requests]
 
 
 def _skewed(questions: list[Schedule], rng: random.Random) -> Schedule:
-    """All questions of a random fifth of the subjects, and a quarter as many of the others."""
-    subjects = list(range(len(questions)))
-    rng.shuffle(subjects)
-    split = round(HOT_SUBJECTS * len(subjects))
-    hot = [each for subject in subjects[:split] for each in questions[subject]]
-    cold = [each for subject in subjects[split:] for each in questions[subject]]
-    share = (1 - HOT_REQUESTS) / HOT_REQUESTS
-    wanted = min(len(cold), round(len(hot) * share))
-    hot = rng.sample(hot, min(len(hot), round(wanted / share)))
-    return hot + rng.sample(cold, wanted)
+    """As many requests as there are questions, each drawn from all hot or all cold ones, with replacement."""
+    subjects = rng.sample(questions, len(questions))
+    split = max(1, round(HOT_SUBJECTS * len(subjects)))
+    hot = list(chain.from_iterable(subjects[:split]))
+    cold = list(chain.from_iterable(subjects[split:])) or hot
+    count = sum(map(len, questions))
+    return [rng.choice(hot if rng.random() < HOT_REQUESTS else cold) for _ in range(count)]

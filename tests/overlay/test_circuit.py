@@ -1,0 +1,183 @@
+"""Peers that cannot dial each other are linked through one that both have dialled, which reads nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
+
+from peerinfer.core.swarm_key import SwarmKey
+from peerinfer.core.types import PeerId
+from peerinfer.node.ports import PeerLostError
+from peerinfer.overlay import relay as relay_module
+from peerinfer.overlay.circuit import HOP_PROTOCOL, STOP_PROTOCOL, receive, send
+from peerinfer.overlay.host import is_relayed, open_stream
+from peerinfer.overlay.libp2p import LibP2POverlay
+from peerinfer.overlay.relay import Relay
+from tests.contract.overlay_worlds import LibP2PWorld, Peer, until
+from tests.contract.test_overlay_contract import SOON_S, answer, request
+from tests.overlay.peer_process import DATA_FRAMES
+from tests.overlay.raw_host import raw_host
+from tests.overlay.test_hardening import assert_gossip_flows, host_of
+
+NOWHERE = "/ip4/127.0.0.1/tcp/9"
+"""Announced by who cannot be dialled: nobody listens there."""
+KEY = SwarmKey(bytes(range(32)))
+
+
+async def behind_nat(world: LibP2PWorld, relay: Peer, **config: Any) -> Peer:
+    """A peer that can dial and cannot be dialled."""
+    return await world.start(join=[relay.address], announce=(NOWHERE,), **config)
+
+
+async def linked_through(world: LibP2PWorld, **config: Any) -> tuple[Peer, Peer, Peer]:
+    relay = await world.start(relay=True, **config)
+    a = await behind_nat(world, relay, **config)
+    b = await behind_nat(world, relay, **config)
+    await until(lambda: a.linked_to(b.id) and b.linked_to(a.id), within_s=3 * SOON_S)
+    return relay, a, b
+
+
+def connections(peer: Peer, to: PeerId) -> list[Any]:
+    assert isinstance(peer.overlay, LibP2POverlay)
+    assert peer.overlay._swarm is not None
+    return list(peer.overlay._swarm.links._connections(to))
+
+
+async def test_two_that_cannot_dial_each_other_are_linked_through_a_relay(world: LibP2PWorld) -> None:
+    """In a closed swarm. Calls and gossip as over any link, and the relay has seen neither plain nor Noise's
+    inside: method: what it pipes is searched for what was sent."""
+    piped = bytearray()
+    pipe = relay_module._pipe
+
+    async def listening(one: Any, other: Any) -> None:
+        for stream in (one, other):
+            _note_reads(stream, piped)
+        await pipe(one, other)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relay_module, "_pipe", listening)
+        relay, a, b = await linked_through(world, swarm_key=KEY)
+        assert all(map(is_relayed, connections(a, b.id)))
+        assert not any(map(is_relayed, connections(a, relay.id)))
+        assert len(await answer(a, b.id, request("r1"))) == DATA_FRAMES + 2
+        assert len(await answer(b, a.id, request("r2"))) == DATA_FRAMES + 2
+        await assert_gossip_flows(a, b)
+    assert len(piped) > 1000
+    assert b"multistream" not in piped, "the swarm's key is between the two ends, too"
+    assert b"xxxxxxxxxx" not in piped
+    assert not a.sink.drops
+    assert not b.sink.drops
+
+
+def _note_reads(stream: Any, piped: bytearray) -> None:
+    read = stream.read
+
+    async def noting(n: int | None = None) -> bytes:
+        data: bytes = await read(n)
+        piped.extend(data)
+        return data
+
+    stream.read = noting
+
+
+async def test_a_circuit_ends_with_its_relay(world: LibP2PWorld) -> None:
+    """At both ends, as any link: nobody waits for what cannot come."""
+    relay, a, b = await linked_through(world)
+    await world.stop(relay)
+    await until(lambda: not a.linked_to(b.id) and not b.linked_to(a.id), within_s=SOON_S)
+
+
+async def test_who_did_not_reserve_is_not_reached(world: LibP2PWorld) -> None:
+    """Nor whoever is not there; the relay says why."""
+    relay = await world.start(relay=True)
+    async with raw_host() as stranger, raw_host() as target:
+        await target.connect(relay.address)
+        await stranger.connect(relay.address)
+        assert await ask(stranger, relay, target.id) == Status.NO_RESERVATION
+        stream = await target.open(relay.id, HOP_PROTOCOL)
+        await send(stream, HopMessage(type=HopMessage.RESERVE))
+        reserved = await receive(stream, HopMessage)
+        assert reserved.status == Status.OK
+        assert reserved.reservation.expire > 0
+        assert reserved.limit.duration > 0
+        assert await ask(stranger, relay, target.id) == Status.CONNECTION_FAILED, "it knows no circuits"
+        stream = await stranger.open(relay.id, HOP_PROTOCOL)
+        await send(stream, HopMessage(type=HopMessage.STATUS))
+        assert (await receive(stream, HopMessage)).status == Status.UNEXPECTED_MESSAGE
+    assert not relay.sink.drops
+
+
+async def ask(who: Any, relay: Peer, target: PeerId) -> int:
+    stream = await who.open(relay.id, HOP_PROTOCOL)
+    asked = HopMessage(type=HopMessage.CONNECT)
+    asked.peer.id = ID.from_base58(target).to_bytes()
+    await send(stream, asked)
+    return int((await receive(stream, HopMessage)).status)
+
+
+async def test_circuits_and_reservations_are_bounded(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "RESERVATIONS_MAX", 1)
+    relay = await world.start(relay=True, relay_circuits_max=1)
+    async with raw_host() as stranger, raw_host() as target:
+        await target.connect(relay.address)
+        await stranger.connect(relay.address)
+
+        async def agree(stream: Any) -> None:
+            await receive(stream, StopMessage)
+            await send(stream, StopMessage(type=StopMessage.STATUS, status=Status.OK))
+            await trio.sleep_forever()
+
+        target.host.set_stream_handler(TProtocol(STOP_PROTOCOL), agree)
+        for who, status in ((target, Status.OK), (stranger, Status.RESERVATION_REFUSED), (target, Status.OK)):
+            stream = await who.open(relay.id, HOP_PROTOCOL)
+            await send(stream, HopMessage(type=HopMessage.RESERVE))
+            assert (await receive(stream, HopMessage)).status == status
+        assert await ask(stranger, relay, target.id) == Status.OK
+        assert await ask(stranger, relay, target.id) == Status.RESOURCE_LIMIT_EXCEEDED
+    assert relay.sink.reasons == ["too many reservations", "too many circuits"]
+
+
+async def test_a_circuit_carries_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: two streams of memory; the second of them never says a word."""
+    monkeypatch.setattr(relay_module, "CIRCUIT_BYTES_MAX", 1_000_000)
+
+    class Endless:
+        written = 0
+
+        async def read(self, n: int) -> bytes:
+            await trio.lowlevel.checkpoint()
+            return bytes(n)
+
+        async def write(self, data: bytes) -> None:
+            self.written += len(data)
+
+    class Silent(Endless):
+        async def read(self, n: int) -> bytes:
+            await trio.sleep_forever()
+            raise AssertionError
+
+    silent = Silent()
+    with trio.fail_after(SOON_S):
+        await relay_module._pipe(Endless(), silent)
+    assert 1_000_000 <= silent.written < 1_000_000 + 65_536
+
+
+async def test_nothing_is_relayed_twice(world: LibP2PWorld) -> None:
+    """A relay refuses to pass on what was passed on to it. Method: the far end of a circuit relays, too."""
+    _, a, b = await linked_through(world)
+    Relay(host_of(b), circuits_max=8, refused=lambda *_: None)
+    stream = await connections(a, b.id)[0].new_stream()
+    select = host_of(a).host.multiselect_client.select_one_of
+    await select([TProtocol(HOP_PROTOCOL)], MultiselectCommunicator(stream), SOON_S)
+    await send(stream, HopMessage(type=HopMessage.RESERVE))
+    assert (await receive(stream, HopMessage)).status == Status.PERMISSION_DENIED
+    with pytest.raises(PeerLostError):
+        await open_stream(host_of(a), b.id, STOP_PROTOCOL, direct=True)
