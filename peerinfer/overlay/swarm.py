@@ -49,6 +49,7 @@ from peerinfer.overlay.pull import SNAPSHOT_PROTOCOL, Pull
 from peerinfer.overlay.relay import Relay
 from peerinfer.overlay.streams import REQUEST_PROTOCOL, Streams
 from peerinfer.overlay.topic import Topic
+from peerinfer.overlay.upnp import PortMapping
 
 log = logging.getLogger("peerinfer.overlay")
 
@@ -154,10 +155,11 @@ class Swarm:
         gossip = settings.topic is not None
         report = _reporter(sink)
         flood = Flood(settings.config, refused=sink.dropped)
+        mapping = PortMapping()
         host = build_host(
             settings.key_pair,
             listen=listen,
-            advertise=partial(_advertise, settings.announce),
+            advertise=partial(_advertise, settings.announce, mapping),
             gossip=gossip,
             report=report,
             flood=flood,
@@ -176,6 +178,8 @@ class Swarm:
                 try:
                     async with trio.open_nursery() as acting:
                         swarm._act(acting)
+                        if settings.config.upnp:
+                            acting.start_soon(mapping.run, _ports(host))
                         yield swarm
                         acting.cancel_scope.cancel()
                 finally:
@@ -310,8 +314,14 @@ async def _close(closable: Any) -> None:
         await closable.close()
 
 
-def _advertise(announce: Sequence[str], listening: list[Any]) -> list[Any]:
-    return [Multiaddr(addr) for addr in announce or advertised(as_strings(listening))]
+def _advertise(announce: Sequence[str], mapping: PortMapping, listening: list[Any]) -> list[Any]:
+    return [Multiaddr(addr) for addr in announce or (*mapping.addrs, *advertised(as_strings(listening)))]
+
+
+def _ports(host: Host) -> list[int]:
+    """Which of this machine's ports are to be reached by IPv4."""
+    listening = as_strings(addr for each in host.network.listeners.values() for addr in each.get_addrs())
+    return sorted({int(addr.split("/")[4]) for addr in listening if addr.startswith("/ip4/")})
 
 
 _KINDS = {REQUEST_PROTOCOL: "request", SNAPSHOT_PROTOCOL: "snapshot"}
