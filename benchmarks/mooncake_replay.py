@@ -1,11 +1,12 @@
 """Mooncake's traces against eight nodes: what fresher load is worth. The core decides, without trio.
 
-Open loop, by the traces' own clock, in blocks of 512 tokens. A node prefills one prompt after the other;
-trees are fresh, loads are as old as gossip makes them. `central` is SGLang's cache_aware rule with exact
-load: the longest match if it covers more than half, else the fewest requests, and those as soon as nodes
-differ by too many.
+Open loop, by the traces' own clock, in blocks of 512 tokens. A node prefills one prompt after the other, and
+matches each with its cache when its turn comes; trees are fresh, loads are as old as gossip makes them.
+`central` is SGLang's cache_aware rule with exact load: the longest match if it covers more than half, else
+the fewest requests, and those as soon as nodes differ by too many. `cost, exact load` decides as the nodes
+do, but knows every load at the moment of the decision, with all that is on its way.
 
-    python benchmarks/mooncake_replay.py --data DIR [--requests N]
+    python -m benchmarks.mooncake_replay --data DIR [--requests N]
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import count
-from math import inf
 from pathlib import Path
 
+from benchmarks.oracle_view import OracleView, number_of
 from peerinfer.config import Config, RoutingConfig
 from peerinfer.core.asking import wait_at_most_s, worth_asking
-from peerinfer.core.peer_view import PeerView
 from peerinfer.core.radix_tree import RadixTree
 from peerinfer.core.rent import RentLedger
 from peerinfer.core.router import OwnState, Prompt, Ranking, rank
-from peerinfer.core.snapshot import Snapshot
-from peerinfer.core.types import Load, NodeState, PageKey, PeerId
+from peerinfer.core.types import Load, PageKey
+from peerinfer.engine.recent_count import RecentCount
 
 NODES, BLOCK, CACHE_BLOCKS = 8, 512, 3000
 RATE = 12_000.0
@@ -35,6 +36,8 @@ ONE_WAY_S, GOSSIP_S = 0.002, 0.5
 PROMPT_TOKENS_MAX = 32_000
 HALF_LIFE_S = 30.0
 IMBALANCE, IMBALANCE_TIMES = 64, 1.5  # sglang-router's defaults
+IDLE = Load(prefill_tokens_per_s=RATE, slots=10**6)
+EXACT = "cost, exact load"
 COST = RoutingConfig()
 MODES = {
     "no routing": replace(COST, policy="local"),
@@ -42,71 +45,84 @@ MODES = {
     "cost, gossip alone": replace(COST, ask_peers_max=0, slower_max=0),
     "cost, last word": replace(COST, ask_peers_max=0),
     "cost": COST,
+    EXACT: replace(COST, ask_peers_max=0, slower_max=0),
 }
+Event = Callable[[float], None]
+
+
+@dataclass(slots=True)
+class Work:
+    """A prompt at an engine."""
+
+    prompt: Prompt
+    done: Event
+    """Its first token is there."""
+
+    @property
+    def tokens(self) -> int:
+        """Of the prompt."""
+        return self.prompt.tokens or 0
 
 
 class Engine:
     """A node's queue and cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: Callable[[float, Event], None]) -> None:
         self.tree = RadixTree(capacity_pages=CACHE_BLOCKS)
-        self.free_at = 0.0
-        self.ends: deque[float] = deque()
-        self.recent = (0.0, 0.0)
+        self.cached = self.tokens = 0
+        self._at = at
+        self._queue: deque[Work] = deque()
+        self._busy_until = 0.0
+        self._at_work = False
+        self._recent = RecentCount(HALF_LIFE_S)
 
-    def requests(self, now: float) -> int:
-        while self.ends and self.ends[0] <= now:
-            self.ends.popleft()
-        return len(self.ends)
+    @property
+    def requests(self) -> int:
+        """That wait or are in prefill."""
+        return len(self._queue) + self._at_work
+
+    def submit(self, now: float, work: Work) -> None:
+        """Take a prompt."""
+        self._queue.append(work)
+        if not self._at_work:
+            self._next(now)
 
     def load(self, now: float) -> Load:
-        tokens, at = self.recent
-        return Load(
-            queued_prefill_tokens=round(max(0.0, self.free_at - now) * RATE),
-            recent_prefill_tokens=round(tokens * 2.0 ** ((at - now) / HALF_LIFE_S)),
-            prefill_tokens_per_s=RATE,
-            slots=10**6,
-        )
+        """As a node tells it; pages that an earlier prompt will have computed count once."""
+        left = max(0.0, self._busy_until - now) * RATE
+        ahead: set[PageKey] = set()
+        for work in self._queue:
+            keys = work.prompt.keys
+            pages = self.tree.match_prefix(keys)
+            while pages < len(keys) and keys[pages] in ahead:
+                pages += 1
+            left += work.tokens - _reusable(pages, work.tokens)
+            ahead.update(keys[pages:])
+        recent = round(self._recent.at(now))
+        return replace(IDLE, queued_prefill_tokens=round(left), recent_prefill_tokens=recent)
+
+    def _next(self, now: float) -> None:
+        work = self._queue.popleft()
+        cached = _reusable(self.tree.match_prefix(work.prompt.keys), work.tokens)
+        self.tree.touch(work.prompt.keys, now=now)
+        self.cached += cached
+        self.tokens += work.tokens
+        self._at_work = True
+        self._busy_until = now + (work.tokens - cached) / RATE
+
+        def done(then: float) -> None:
+            self._at_work = False
+            self._recent.add(work.tokens - cached, now=then)
+            self.tree.insert(work.prompt.keys, now=then)
+            if self._queue:
+                self._next(then)
+            work.done(then)
+
+        self._at(self._busy_until, done)
 
 
-class View(PeerView):
-    """Fresh trees, and loads as they are told."""
-
-    def __init__(self, me: int, engines: Sequence[Engine], config: Config) -> None:
-        super().__init__(me=_name(me), own=engines[me].tree, page_size=BLOCK, config=config)
-        self._others = [each.tree for number, each in enumerate(engines) if number != me]
-        for number in range(NODES):
-            if number != me:
-                self.apply_snapshot(_name(number), _BEAT, now=0.0)
-                self.observe_round_trip(_name(number), 2 * ONE_WAY_S)
-                self._peers[_name(number)].detector.suspect_at = inf
-
-    def match_estimates(self, keys: Sequence[PageKey]) -> list[int]:
-        return [tree.match_prefix(keys) for tree in self._others]
-
-    def hear(self, number: int, load: Load, now: float) -> None:
-        self.observe_load(_name(number), load, incarnation=1, seq=0, now=now)
-        self._peers[_name(number)].detector.suspect_at = inf
-
-
-_BEAT = Snapshot(
-    addrs=(),
-    incarnation=1,
-    seq=0,
-    tree_version=0,
-    next_within_s=1.0,
-    load=Load(prefill_tokens_per_s=RATE, slots=10**6),
-    paused_for_s=0.0,
-    state=NodeState.ALIVE,
-    reuse_tokens=1,
-    keys=None,
-    cut=False,
-    pages=0,
-)
-
-
-def _name(number: int) -> PeerId:
-    return PeerId(f"node-{number}")
+def _reusable(pages: int, tokens: int) -> int:
+    return min(pages * BLOCK, (tokens - 1) // BLOCK * BLOCK)
 
 
 class Replay:
@@ -114,20 +130,35 @@ class Replay:
 
     def __init__(self, mode: str) -> None:
         self.mode, self.routing = mode, MODES[mode]
-        self.engines = [Engine() for _ in range(NODES)]
-        config = Config(routing=self.routing)
-        self.views = [View(number, self.engines, config) for number in range(NODES)]
-        self.rents = [RentLedger(self.routing) for _ in range(NODES)]
-        self.events: list[tuple[float, int, Callable[[float], None]]] = []
+        self.events: list[tuple[float, int, Event]] = []
         self.numbers = count()
+        self.engines = [Engine(self.at) for _ in range(NODES)]
+        trees, config = [engine.tree for engine in self.engines], Config(routing=self.routing)
+        self.views = [
+            OracleView(
+                me=number, trees=trees, page_size=BLOCK, config=config, round_trip_s=2 * ONE_WAY_S, load=IDLE
+            )
+            for number in range(NODES)
+        ]
+        self.rents = [RentLedger(self.routing) for _ in range(NODES)]
+        self.coming: Counter[int] = Counter()
+        """Uncached tokens on their way to each node, for the mode that knows it."""
         self.ttft_s: list[float] = []
-        self.cached = self.tokens = self.refused = self.asked = 0
+        self.refused = self.asked = 0
         self.last_s = 0.0
 
-    def at(self, when: float, event: Callable[[float], None]) -> None:
+    @property
+    def hit(self) -> float:
+        """Of all prompt tokens, those that were cached."""
+        cached = sum(engine.cached for engine in self.engines)
+        return cached / sum(engine.tokens for engine in self.engines)
+
+    def at(self, when: float, event: Event) -> None:
+        """Have something happen."""
         heapq.heappush(self.events, (when, next(self.numbers), event))
 
     def run(self, lines: Sequence[str]) -> None:
+        """Replay a trace."""
         for number, line in enumerate(lines):
             asked = json.loads(line)
             length = min(asked["input_length"], PROMPT_TOKENS_MAX)
@@ -140,29 +171,39 @@ class Replay:
             event(now)
 
     def gossip(self, now: float) -> None:
+        """Every node tells all others its load, now and after each interval."""
         for number, engine in enumerate(self.engines):
             self.tell(number, engine.load(now), now)
         if now < self.last_s:
             self.at(now + GOSSIP_S, self.gossip)
 
     def tell(self, number: int, load: Load, now: float, to: Sequence[int] = range(NODES)) -> None:
+        """A node tells others its load."""
+
         def heard(then: float) -> None:
             for other in to:
                 if other != number:
-                    self.views[other].hear(number, load, then)
+                    self.views[other].hear(number, load, now=then)
 
         self.at(now + ONE_WAY_S, heard)
 
     def arrive(self, now: float, entry: int, prompt: Prompt) -> None:
+        """A client asks a node."""
         if self.mode == "no routing":
-            self.ttft_s.append(self.serve(now, entry, prompt) - now)
+            self.serve(now, entry, prompt, begun=now)
         elif self.mode == "central":
-            self.ttft_s.append(self.serve(now, self.central(now, prompt), prompt) - now)
+            self.serve(now, self.central(prompt), prompt, begun=now)
+        elif self.mode == EXACT:
+            for number in range(NODES):
+                if number != entry:
+                    self.views[entry].hear(number, self.load(now, number), now=now)
+            self.send(now, entry, prompt, begun=now, refused=0)
         else:
             self.decide(now, entry, prompt, begun=now, refused=0)
 
-    def central(self, now: float, prompt: Prompt) -> int:
-        loads = [engine.requests(now) for engine in self.engines]
+    def central(self, prompt: Prompt) -> int:
+        """Where SGLang's rule sends a prompt."""
+        loads = [engine.requests for engine in self.engines]
         idlest = loads.index(min(loads))
         if max(loads) - min(loads) > IMBALANCE and max(loads) > IMBALANCE_TIMES * min(loads):
             return idlest
@@ -170,11 +211,17 @@ class Replay:
         best = matches.index(max(matches))
         return best if 2 * matches[best] > len(prompt.keys) else idlest
 
+    def load(self, now: float, number: int) -> Load:
+        """Of a node; `coming` is empty but in the mode that knows it."""
+        load = self.engines[number].load(now)
+        return replace(load, queued_prefill_tokens=load.queued_prefill_tokens + self.coming[number])
+
     def rank(self, now: float, entry: int, prompt: Prompt) -> Ranking:
+        """A node's decision."""
         return rank(
             self.views[entry],
             prompt,
-            OwnState(load=self.engines[entry].load(now), ready=True, reuse_tokens=1),
+            OwnState(load=self.load(now, entry), ready=True, reuse_tokens=1),
             policy="cost",
             config=self.routing,
             now=now,
@@ -184,57 +231,81 @@ class Replay:
         )
 
     def decide(self, now: float, entry: int, prompt: Prompt, *, begun: float, refused: int) -> None:
+        """Ask the best, where that is worth a round trip."""
         targets = self.rank(now, entry, prompt).targets
         peers = worth_asking(targets, self.routing, was_refused=refused > 0)
         self.asked += len(peers)
         for peer in peers:
-            number = int(peer[5:])
+            number = number_of(peer)
             self.at(now + ONE_WAY_S, lambda t, n=number: self.tell(n, self.engines[n].load(t), t, [entry]))  # type: ignore[misc]
         wait_s = 2 * ONE_WAY_S if peers else 0.0
         self.at(now + wait_s, lambda t: self.send(t, entry, prompt, begun=begun, refused=refused))
 
     def send(self, now: float, entry: int, prompt: Prompt, *, begun: float, refused: int) -> None:
+        """Serve here, or forward; a peer that turns out slower than the next best refuses."""
         ranking, view = self.rank(now, entry, prompt), self.views[entry]
         best = ranking.targets[0]
         if ranking.tenancy is not None:
             residence_s = self.engines[entry].tree.evictions.residence_s
             self.rents[entry].note(ranking.tenancy, served_here=best.is_me, residence_s=residence_s, now=now)
         if best.is_me:
-            self.ttft_s.append(self.serve(now, entry, prompt) - begun)
+            self.serve(now, entry, prompt, begun=begun)
             return
-        number, tokens = int(best.peer[5:]), (prompt.tokens or 0) - best.expected_cached_tokens
+        number, tokens = number_of(best.peer), (prompt.tokens or 0) - best.expected_cached_tokens
         limit_s = wait_at_most_s(best, ranking.targets) if refused < self.routing.slower_max else None
-        view.forwarded(best.peer, tokens)
-
-        def settle(_: float) -> None:
-            view.settled(best.peer, tokens)
+        if self.mode == EXACT:
+            self.coming[number] += tokens
+        else:
+            view.forwarded(best.peer, tokens)
 
         def come(then: float) -> None:
             engine = self.engines[number]
-            slower = limit_s is not None and engine.free_at - then > limit_s
-            end = 0.0 if slower else self.serve(then, number, prompt)
+            if self.mode == EXACT:
+                self.coming[number] -= tokens
+                self.serve(then, number, prompt, begun=begun, back_s=ONE_WAY_S)
+                return
+            slower = limit_s is not None and engine.load(then).queued_prefill_tokens / RATE > limit_s
+            if not slower:
+                self.serve(then, number, prompt, begun=begun, back_s=ONE_WAY_S, entry=entry)
             self.tell(number, engine.load(then), then, [entry])
-            self.at(then + ONE_WAY_S, settle)
+            self.at(then + ONE_WAY_S, lambda _: view.settled(best.peer, tokens))
             if slower:
                 self.refused += 1
                 again = refused + 1
                 self.at(then + ONE_WAY_S, lambda t: self.decide(t, entry, prompt, begun=begun, refused=again))
-            else:
-                self.ttft_s.append(end + ONE_WAY_S - begun)
-                self.at(end, lambda t: self.tell(number, engine.load(t), t, [entry]))
 
         self.at(now + ONE_WAY_S, come)
 
-    def serve(self, now: float, number: int, prompt: Prompt) -> float:
-        engine, tokens = self.engines[number], prompt.tokens or 0
-        cached = min(engine.tree.match_prefix(prompt.keys) * BLOCK, (tokens - 1) // BLOCK * BLOCK)
-        engine.recent = (engine.load(now).recent_prefill_tokens + tokens - cached, now)
-        engine.free_at = max(now, engine.free_at) + (tokens - cached) / RATE
-        engine.ends.append(engine.free_at)
-        self.cached += cached
-        self.tokens += tokens
-        self.at(engine.free_at, lambda then: engine.tree.insert(prompt.keys, now=then))
-        return engine.free_at
+    def serve(
+        self,
+        now: float,
+        number: int,
+        prompt: Prompt,
+        *,
+        begun: float,
+        back_s: float = 0.0,
+        entry: int | None = None,
+    ) -> None:
+        """Have an engine do it; the first token takes `back_s`, and brings the load with it."""
+        engine = self.engines[number]
+
+        def done(then: float) -> None:
+            self.ttft_s.append(then + back_s - begun)
+            if entry is not None:
+                self.tell(number, engine.load(then), then, [entry])
+
+        engine.submit(now, Work(prompt, done))
+
+
+def row(trace: str, mode: str, lines: Sequence[str]) -> str:
+    """A line of the table."""
+    replay = Replay(mode)
+    replay.run(lines)
+    times, size = sorted(replay.ttft_s), len(replay.ttft_s)
+    return (
+        f"| {trace} | {mode} | {sum(times) / size:.3f} | {times[int(0.99 * size)]:.2f} "
+        f"| {replay.hit:.3f} | {replay.asked / size:.2f} | {replay.refused / size:.2f} |"
+    )
 
 
 def main() -> None:
@@ -244,18 +315,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int)
     options = parser.parse_args()
     print("| trace | mode | mean TTFT, s | p99 | hit | asked | refused |\n|---|---|---|---|---|---|---|")
-    for trace in ("conversation", "synthetic"):
-        lines = (options.data / "mooncake" / f"{trace}.jsonl").read_text().splitlines()[: options.requests]
-        for mode in MODES:
-            replay = Replay(mode)
-            replay.run(lines)
-            times, size = sorted(replay.ttft_s), len(replay.ttft_s)
-            print(
-                f"| {trace} | {mode} | {sum(times) / size:.3f} | {times[int(0.99 * size)]:.2f} "
-                f"| {replay.cached / replay.tokens:.3f} | {replay.asked / size:.2f} "
-                f"| {replay.refused / size:.2f} |",
-                flush=True,
-            )
+    with ProcessPoolExecutor(2) as pool:
+        rows = []
+        for trace in ("conversation", "synthetic"):
+            lines = (options.data / "mooncake" / f"{trace}.jsonl").read_text().splitlines()
+            rows += [pool.submit(row, trace, mode, lines[: options.requests]) for mode in MODES]
+        for each in rows:
+            print(each.result(), flush=True)
 
 
 if __name__ == "__main__":

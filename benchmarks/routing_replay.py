@@ -5,7 +5,7 @@ arithmetic: a request takes its round trip and its uncached tokens at the prefil
 and estimates are always fresh. Some twenty times faster than the simulated world (peerinfer/sim), which has
 all the rest, and near enough to compare what costs a few per cent.
 
-    python benchmarks/routing_replay.py --data DIR [--requests N] [--seeds N] [--ablate]
+    python -m benchmarks.routing_replay --data DIR [--requests N] [--seeds N] [--ablate]
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf
 from pathlib import Path
 from statistics import mean
 
+from benchmarks.oracle_view import OracleView, number_of
 from peerinfer.config import Config, RoutingConfig
 from peerinfer.core.page_keys import PageHasher, derive_salt
-from peerinfer.core.peer_view import PeerView
 from peerinfer.core.radix_tree import RadixTree
 from peerinfer.core.rent import RentLedger
 from peerinfer.core.router import OwnState, Prompt, rank
-from peerinfer.core.snapshot import Snapshot
-from peerinfer.core.types import Load, NodeState, PageKey, PeerId
+from peerinfer.core.types import Load, PageKey
+from peerinfer.engine.recent_count import RecentCount
 from peerinfer.sim.workloads.corpus import Corpus, load_corpus
 from peerinfer.sim.workloads.mmlu import MmluSpec
 
@@ -37,6 +36,7 @@ NODES = 4
 CACHES = (2_000, 6_000, 40_000)
 DELAYS_S = (0.002, 0.2, 1.0)
 RECENT_HALF_LIFE_S = 30.0
+IDLE = Load(prefill_tokens_per_s=RATE, slots=4)
 COST = RoutingConfig()
 PIECES = {
     "no routing": (replace(COST, policy="local"), True),
@@ -72,43 +72,6 @@ class Result:
     latency_s: float
     hit: float
     hottest: float
-    by_entry_s: tuple[float, ...]
-
-
-class FreshView(PeerView):
-    """A view whose estimates are its peers' trees as they are now."""
-
-    def __init__(self, *, me: int, trees: list[RadixTree], config: Config, round_trip_s: float) -> None:
-        super().__init__(me=_name(me), own=trees[me], page_size=PAGE, config=config)
-        for number in range(NODES):
-            if number != me:
-                self.apply_snapshot(_name(number), _BEAT, now=0.0)
-                self.observe_round_trip(_name(number), round_trip_s)
-                self._peers[_name(number)].detector.suspect_at = inf
-        self._others = [tree for number, tree in enumerate(trees) if number != me]
-
-    def match_estimates(self, keys: object) -> list[int]:
-        return [tree.match_prefix(keys) for tree in self._others]  # type: ignore[arg-type]
-
-
-_BEAT = Snapshot(
-    addrs=(),
-    incarnation=1,
-    seq=0,
-    tree_version=0,
-    next_within_s=1.0,
-    load=Load(prefill_tokens_per_s=RATE, slots=4),
-    paused_for_s=0.0,
-    state=NodeState.ALIVE,
-    reuse_tokens=1,
-    keys=None,
-    cut=False,
-    pages=0,
-)
-
-
-def _name(number: int) -> PeerId:
-    return PeerId(f"node-{number}")
 
 
 class Swarm:
@@ -121,23 +84,29 @@ class Swarm:
         config = Config(routing=routing)
         self.trees = [RadixTree(capacity_pages=cell.cache_pages) for _ in range(NODES)]
         self.views = [
-            FreshView(me=number, trees=self.trees, config=config, round_trip_s=self.rtt_s)
+            OracleView(
+                me=number,
+                trees=self.trees,
+                page_size=PAGE,
+                config=config,
+                round_trip_s=self.rtt_s,
+                load=IDLE,
+            )
             for number in range(NODES)
         ]
         self.rents = [RentLedger(routing) if has_ledger else None for _ in range(NODES)]
-        self.recent = [(0.0, 0.0)] * NODES
+        self.recent = [RecentCount(RECENT_HALF_LIFE_S) for _ in range(NODES)]
         self.now = 1.0
 
     def load(self, node: int) -> Load:
-        tokens, at = self.recent[node]
-        recent = tokens * 2.0 ** ((at - self.now) / RECENT_HALF_LIFE_S)
-        return Load(prefill_tokens_per_s=RATE, recent_prefill_tokens=round(recent), slots=4)
+        return replace(IDLE, recent_prefill_tokens=round(self.recent[node].at(self.now)))
 
     def serve(self, turn: int, entry: int, keys: tuple[PageKey, ...], tokens: int) -> tuple[int, int, float]:
         """Who served a request, what it had cached, and how long the request took."""
         view, rents = self.views[entry], self.rents[entry]
         for number in range(NODES):
-            view.observe_load(_name(number), self.load(number), incarnation=1, seq=0, now=self.now)
+            if number != entry:
+                view.hear(number, self.load(number), now=self.now)
         ranking = rank(
             view,
             Prompt(keys=keys, tokens=tokens),
@@ -153,30 +122,30 @@ class Swarm:
         if ranking.tenancy is not None and rents is not None:
             residence_s = self.trees[entry].evictions.residence_s
             rents.note(ranking.tenancy, served_here=chosen.is_me, residence_s=residence_s, now=self.now)
-        node = int(chosen.peer.removeprefix("node-"))
+        node = number_of(chosen.peer)
         cached = min(self.trees[node].match_prefix(keys) * PAGE, (tokens - 1) // PAGE * PAGE)
         took_s = (tokens - cached) / RATE + (self.rtt_s if chosen.away else 0.0)
         self.now += took_s
-        self.recent[node] = (self.load(node).recent_prefill_tokens + tokens - cached, self.now)
+        self.recent[node].add(tokens - cached, now=self.now)
         self.trees[node].insert(keys, now=self.now)
         return node, cached, took_s
 
 
 def run(cell: Cell) -> Result:
     """Replay the workload."""
-    swarm, served, times = Swarm(cell), [0] * NODES, [list[float]() for _ in range(NODES)]
-    cached_tokens = prompt_tokens = 0
-    for turn, (entry, keys, tokens) in enumerate(_prompts(cell)):
+    swarm, served = Swarm(cell), [0] * NODES
+    spec = MmluSpec(nodes=NODES, seed=cell.seed, requests=cell.requests, skewed=cell.skewed)
+    cached_tokens, prompt_tokens, latency_s = 0, 0, 0.0
+    for turn, (entry, keys, tokens) in enumerate(_prompts(cell.data, spec)):
         node, cached, took_s = swarm.serve(turn, entry, keys, tokens)
         served[node] += 1
-        times[entry].append(took_s)
+        latency_s += took_s
         cached_tokens += cached
         prompt_tokens += tokens
     return Result(
-        latency_s=sum(map(sum, times)) / sum(served),
+        latency_s=latency_s / sum(served),
         hit=cached_tokens / prompt_tokens,
         hottest=max(served) / sum(served),
-        by_entry_s=tuple(map(mean, times)),
     )
 
 
@@ -185,11 +154,14 @@ def _corpus(data: Path) -> Corpus:
     return load_corpus(data, say=print)
 
 
-def _prompts(cell: Cell) -> Iterator[tuple[int, tuple[PageKey, ...], int]]:
+@lru_cache(maxsize=1)
+def _prompts(data: Path, spec: MmluSpec) -> list[tuple[int, tuple[PageKey, ...], int]]:
+    """The entry, pages and tokens of each request; kept for the cells that share them."""
     hasher = PageHasher(salt=derive_salt(None), page_size=PAGE)
-    spec = MmluSpec(nodes=NODES, seed=cell.seed, requests=cell.requests, skewed=cell.skewed)
-    for arrival in spec.build(_corpus(cell.data)).arrivals():
-        yield arrival.entry, tuple(hasher.keys(arrival.tokens)), len(arrival.tokens)
+    return [
+        (arrival.entry, tuple(hasher.keys(arrival.tokens)), len(arrival.tokens))
+        for arrival in spec.build(_corpus(data)).arrivals()
+    ]
 
 
 def main() -> None:
@@ -213,10 +185,10 @@ def main() -> None:
             data=options.data,
         )
         for skewed in (False, True)
+        for seed in range(options.seeds)
         for piece in pieces
         for delay_s in (DELAYS_S if piece != "no routing" else DELAYS_S[:1])
         for cache in CACHES
-        for seed in range(options.seeds)
     ]
     with ProcessPoolExecutor(2) as pool:
         results = dict(zip(cells, pool.map(run, cells), strict=True))

@@ -26,7 +26,7 @@ from benchmarks.kit.processes import Process, get_json, processes
 from benchmarks.kit.report import header, percentile, spread, table, write_json
 from benchmarks.kit.systems import SYSTEMS, Running, installed, start
 from benchmarks.kit.vocabulary import make_model
-from benchmarks.kit.workloads import NODES, WORKLOADS, Due
+from benchmarks.kit.workloads import NODES, WORKLOADS, Due, bodies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ def main() -> None:
     for workload in options.workloads:
         results: dict[str, list[Result]] = {name: [] for name in systems}
         for seed in range(options.seeds):
-            requests = WORKLOADS[workload](options.requests, seed, options.data)
+            requests = bodies(WORKLOADS[workload](options.requests, seed, options.data))
             for name in systems:
                 nodes = options.node_options.split()
                 results[name].append(run(name, requests, routers=options.routers, options=nodes))

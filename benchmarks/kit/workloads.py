@@ -41,22 +41,22 @@ class Due:
     body: bytes
 
 
-Workload = Callable[[int, int, Path | None], list[Due]]
-"""Makes so many requests by a seed, from a data directory."""
+Arrivals = Callable[[int, int, Path | None], Iterator[Arrival]]
+"""Draws so many requests by a seed, from a data directory."""
 
 
-def mmlu(*, skewed: bool) -> Workload:
+def mmlu(*, skewed: bool) -> Arrivals:
     """MMLU 5-shot, one token to answer (paper §4); a corpus of its shape where its texts are not here."""
 
-    def build(count: int, seed: int, data: Path | None) -> list[Due]:
+    def build(count: int, seed: int, data: Path | None) -> Iterator[Arrival]:
         corpus = load_corpus(data, say=print) if data is not None else look_alike()
         workload = MmluSpec(nodes=NODES, seed=seed, requests=count, skewed=skewed).build(corpus)
-        return _due(_poisson(workload.arrivals(), rate=MMLU_PER_S, seed=seed))
+        return _poisson(workload.arrivals(), rate=MMLU_PER_S, seed=seed)
 
     return build
 
 
-def mooncake(count: int, seed: int, data: Path | None) -> list[Due]:
+def mooncake(count: int, seed: int, data: Path | None) -> Iterator[Arrival]:
     """Mooncake's conversation trace, scaled down to these engines in time and tokens."""
     if data is None:
         raise ValueError("Mooncake's trace is needed: --data DIRECTORY")
@@ -71,26 +71,26 @@ def mooncake(count: int, seed: int, data: Path | None) -> list[Due]:
         )
         for arrival in spec.build(data).arrivals()
     ]
-    return _due(_spread_ticks(arrivals))
+    return _spread_ticks(arrivals)
 
 
-def groups(count: int, seed: int, _data: Path | None) -> list[Due]:
+def groups(count: int, seed: int, _data: Path | None) -> Iterator[Arrival]:
     """40 prefixes of 512 tokens, Zipf's popularity, endings of their own."""
     spec = SharedPrefixSpec(
         nodes=NODES, seed=seed, requests=count, groups=40, prompts=1000, requests_per_s=GROUPS_PER_S
     )
-    return _due(spec.build().arrivals())
+    return spec.build().arrivals()
 
 
-def chats(count: int, seed: int, _data: Path | None) -> list[Due]:
+def chats(count: int, seed: int, _data: Path | None) -> Iterator[Arrival]:
     """Conversations of five turns, each turn at a random node."""
     spec = ChatsSpec(
         nodes=NODES, seed=seed, chats=max(1, count // 5), answer_tokens=20, chats_per_s=6.0, think_s=2.0
     )
-    return _due(spec.build().arrivals())
+    return spec.build().arrivals()
 
 
-WORKLOADS: dict[str, Workload] = {
+WORKLOADS: dict[str, Arrivals] = {
     "mmlu": mmlu(skewed=False),
     "mmlu-skewed": mmlu(skewed=True),
     "mooncake": mooncake,
@@ -99,7 +99,8 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 
-def _due(arrivals: Iterator[Arrival]) -> list[Due]:
+def bodies(arrivals: Iterator[Arrival]) -> list[Due]:
+    """The same as what clients send."""
     return [
         Due(
             at_s=arrival.at_s or 0.0,

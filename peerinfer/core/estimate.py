@@ -17,6 +17,8 @@ from peerinfer.core.types import PageKey
 
 NO_VERSION = -1
 """The version of a tree of which nothing was told yet."""
+NO_PAGES: array[PageKey] = array("Q")
+"""Everybody's at first. Nobody changes an estimate's pages; they are replaced."""
 
 
 class Estimate:
@@ -27,7 +29,7 @@ class Estimate:
     def __init__(self, slot: int) -> None:
         self.slot = slot
         """The estimate's bit in the index."""
-        self.pages = array("Q")
+        self.pages = NO_PAGES
         """The owner's pages, in its order: every head is closed under parents. Written by the index."""
         self.empty()
 

@@ -18,7 +18,7 @@ from statistics import median_low
 from typing import Literal
 
 from peerinfer.config import Config
-from peerinfer.core.estimate_index import PAGE_BYTES, EstimateIndex
+from peerinfer.core.estimate_index import PAGE_BYTES, Differ, EstimateIndex, difference
 from peerinfer.core.peer import Peer, PeerRecord, PeerStatus
 from peerinfer.core.prediction_error import PredictionError
 from peerinfer.core.push_back import resume_at
@@ -57,7 +57,15 @@ class Change:
 class PeerView:
     """The swarm as one node sees it. Unknown peers are no error anywhere: they were forgotten meanwhile."""
 
-    def __init__(self, *, me: PeerId, own: RadixTree, page_size: int, config: Config) -> None:
+    def __init__(
+        self,
+        *,
+        me: PeerId,
+        own: RadixTree,
+        page_size: int,
+        config: Config,
+        differ: Differ = difference,
+    ) -> None:
         self.me = me
         self.own = own
         """Trie_i: exact, written by the engine's events."""
@@ -67,7 +75,7 @@ class PeerView:
         self.own_error = PredictionError()
         self._config = config
         self._peers: dict[PeerId, Peer] = {}
-        self._index = EstimateIndex()
+        self._index = EstimateIndex(differ)
         self._marks: dict[PeerId, tuple[int, int]] = {}
         self._changes: list[Change] = []
 

@@ -8,7 +8,10 @@ wait in `_hidden`: present pages below a gap, and absent pages that a present on
 They become visible when the gap closes, so events may come in any order, children before parents too.
 
 Use spreads upwards: a page was last used no earlier than anything below it. Hence the least recently
-used page is a leaf, and sorting by last use, then depth, puts every parent before its children.
+used page is a leaf, and sorting by last use, then depth, puts every parent before its children. The
+dictionary of visible pages is kept in that order, backwards: who uses a prompt moves its pages to the end,
+the deepest first, so that telling the order costs no sorting. Only what this does not put in order (several
+prompts used at one moment, a gap that closes over what was there) is sorted when it is asked for.
 Leaves wait for eviction in a heap whose entries may be older than the truth: a leaf that was used since
 is queued again when it comes up, so that using a page costs the heap nothing.
 
@@ -73,6 +76,9 @@ class RadixTree:
         self._media: dict[str, int] = {}
         self._now = -math.inf
         """The latest use; what goes is as old as it was last used before that."""
+        self._visible: dict[PageKey, _Page]
+        """In the order of use, last used last and parents after their children, unless it is unsorted."""
+        self._unsorted: bool
         self._empty()
 
     # Reads
@@ -91,9 +97,12 @@ class RadixTree:
 
     def ordered_keys(self) -> list[PageKey]:
         """The visible pages, last used first, then the shallower; so every head is closed under parents."""
-        pages = sorted(self._visible.values(), key=attrgetter("depth"))
-        pages.sort(key=attrgetter("last_used"), reverse=True)  # stable, also in reverse
-        return [page.key for page in pages]
+        if self._unsorted:
+            pages = sorted(self._visible.values(), key=attrgetter("depth"), reverse=True)
+            pages.sort(key=attrgetter("last_used"))
+            self._visible = {page.key: page for page in pages}
+            self._unsorted = False
+        return list(reversed(self._visible))
 
     def __len__(self) -> int:
         """Visible pages."""
@@ -131,6 +140,7 @@ class RadixTree:
                 above = page
         finally:
             self._use(above, now)
+            self._move_to_end(above, now)
             self.version += changed
             if fresh:
                 self._queue(above)
@@ -161,8 +171,10 @@ class RadixTree:
     def touch(self, keys: Sequence[PageKey], *, now: float) -> None:
         """Mark what is here of a prompt as used."""
         self._now = max(self._now, now)
-        if matched := self.match_prefix(keys):
-            self._use(self._visible[keys[matched - 1]], now)
+        matched = self.match_prefix(keys)
+        if matched and (last := self._visible[keys[matched - 1]]).last_used < now:
+            self._use(last, now)
+            self._move_to_end(last, now)
 
     def evict_lru(self) -> PageKey | None:
         """Remove one least recently used leaf from all media and return it (evictLRUTrie).
@@ -187,7 +199,9 @@ class RadixTree:
     def _empty(self) -> None:
         self._root = _Page(-1, math.inf)
         self._root.depth = 0
-        self._visible: dict[PageKey, _Page] = {}
+        self._visible = {}
+        self._unsorted = False
+        self._moved_at = -math.inf
         self._hidden: dict[PageKey, _Page] = {}
         self._leaves: list[tuple[float, PageKey]] = []  # each present leaf is in it, maybe as used earlier
 
@@ -210,6 +224,8 @@ class RadixTree:
             return page
         elif page.parent is not None or any(page is ancestor for ancestor in above.upwards()):
             raise ValueError("a page has one parent, and is not among its own ancestors")
+        else:
+            self._unsorted = True  # its use is one of what is above now
         self._link(page, above)
         return page
 
@@ -236,6 +252,15 @@ class RadixTree:
             page.last_used = now
             page = page.parent
 
+    def _move_to_end(self, page: _Page, now: float) -> None:
+        """A page and what is above it was used now, so it comes last in the order, parents after children."""
+        self._unsorted |= now <= self._moved_at
+        self._moved_at = max(self._moved_at, now)
+        visible = self._visible
+        for used in page.upwards():
+            if visible.pop(used.key, None):
+                visible[used.key] = used
+
     def _reveal(self, page: _Page) -> None:
         """A page and what is present below it without a gap becomes visible; its parent is."""
         waiting = [page]
@@ -244,7 +269,9 @@ class RadixTree:
             assert page.parent is not None
             page.depth = page.parent.depth + 1
             self._visible[page.key] = self._hidden.pop(page.key)
-            waiting += [child for child in page.children() if child.media]
+            below = [child for child in page.children() if child.media]
+            self._unsorted |= bool(below)
+            waiting += below
 
     def _hide(self, page: _Page) -> None:
         """A page and everything visible below it is not visible any more."""
@@ -292,6 +319,8 @@ class RadixTree:
         queued: dict[PageKey, float] = {}
         for last_used, key in self._leaves:
             queued[key] = min(last_used, queued.get(key, math.inf))
+        order = [(page.last_used, -page.depth) for page in self._visible.values()]
+        assert self._unsorted or order == sorted(order), "in the order of use, parents after their children"
         linked = sum(1 for _ in self._root.children())
         for key, page in (*self._visible.items(), *self._hidden.items()):
             assert page.key == key

@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 import trio
 
 from peerinfer.config import Config
+from peerinfer.core.estimate_index import Differ, difference
 from peerinfer.core.fingerprint import fingerprint, swarm_fields
 from peerinfer.core.frames import Ask, Request
 from peerinfer.core.page_keys import PageHasher, derive_salt
@@ -57,6 +58,7 @@ class Node:
         swarm_key: SwarmKey | None = None,
         seed: int | None = None,
         decode: Decode = decode_snapshot,
+        differ: Differ = difference,
     ) -> None:
         info = engine.info
         fields = swarm_fields(info.fingerprint_fields, swarm_key)
@@ -70,7 +72,9 @@ class Node:
             engine=engine,
             tokenizer=tokenizer,
             hasher=hasher,
-            view=PeerView(me=overlay.peer_id, own=own, page_size=info.page_size, config=config),
+            view=PeerView(
+                me=overlay.peer_id, own=own, page_size=info.page_size, config=config, differ=differ
+            ),
             cache_sync=CacheSync(own, hasher),
             rents=RentLedger(config.routing),
             decisions=Decisions(config.request.decisions_kept),

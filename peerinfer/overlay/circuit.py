@@ -29,10 +29,10 @@ from multiaddr import Multiaddr
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay.contained import contained
-from peerinfer.overlay.frame_stream import READ_BYTES, STREAM_ERRORS
 from peerinfer.overlay.framing import with_length
-from peerinfer.overlay.hardening import RESET_S
 from peerinfer.overlay.host import Host, is_open, is_relayed, open_stream
+from peerinfer.overlay.quick_stream import RESET_S
+from peerinfer.overlay.stream_errors import READ_BYTES, STREAM_ERRORS
 
 HOP_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"
 STOP_PROTOCOL = "/libp2p/circuit/relay/0.2.0/stop"

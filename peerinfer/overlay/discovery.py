@@ -18,9 +18,9 @@ from libp2p.peer.peerstore import PeerStoreError
 from peerinfer.core.types import PeerId
 from peerinfer.overlay.addresses import as_strings, is_peer_id
 from peerinfer.overlay.contained import contained
-from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.host import Host
 from peerinfer.overlay.links import Links
+from peerinfer.overlay.stream_errors import STREAM_ERRORS
 
 log = logging.getLogger("peerinfer.overlay")
 

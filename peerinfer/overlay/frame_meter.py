@@ -12,7 +12,7 @@ alone for a while.
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -32,6 +32,7 @@ from peerinfer.core.types import PeerId
 from peerinfer.overlay import flood
 from peerinfer.overlay.backoff import TokenBucket
 from peerinfer.overlay.flood import BURST_S
+from peerinfer.overlay.outbox import outbox_of
 
 SHORT_BYTES = 64  # guess: shorter than a token's frame
 """Data in smaller pieces costs as much as none: a window's worth would be 260,000 frames."""
@@ -63,8 +64,7 @@ class FrameMeter:
         self._streams = TokenBucket(
             rate_per_s=REFUSED_TOO * streams_per_s_max, burst=REFUSED_TOO * flood.STREAMS_AT_ONCE_MAX
         )
-        self._write: Callable[[bytes], Awaitable[None]] = muxed._write_frame
-        muxed._write_frame = self._noting_write
+        outbox_of(muxed).note = self._note_sent
         muxed.secured_conn.frame_meter = self
 
     def check(self, header: bytes) -> None:
@@ -92,10 +92,16 @@ class FrameMeter:
             return None if self._streams.take(now=now) else "too many new streams"
         return None if self._frames.take(now=now) else "too many frames without data"
 
-    def _noting_write(self, frame: bytes) -> Awaitable[None]:
+    def _note_sent(self, frame: bytes) -> None:
         if frame[1] == TYPE_DATA:
             self._frames.give(ANSWERS_PER_FRAME)
-        return self._write(frame)
+
+
+def check_header(connection: Any, header: bytes) -> None:
+    """Let a frame in on a secured connection. Raises `TooManyFramesError`."""
+    meter: FrameMeter | None = getattr(connection, "frame_meter", None)
+    if meter is not None:
+        meter.check(header)
 
 
 def meter_frames(network: Any, limits: flood.Flood) -> None:
@@ -121,9 +127,7 @@ def meter_frames(network: Any, limits: flood.Flood) -> None:
 
 async def _read_header(connection: Any, size: int) -> bytes:
     header: bytes = await read_exactly(connection, size)
-    meter = getattr(connection, "frame_meter", None)
-    if meter is not None:
-        meter.check(header)
+    check_header(connection, header)
     return header
 
 

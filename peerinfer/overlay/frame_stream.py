@@ -1,19 +1,19 @@
 """One negotiated stream that carries frames, each of them whole or not at all.
 
-Two tasks own it from its first frame to its end: the only reader and the only writer. Nobody else
-touches the library's stream, so that nobody's cancelled request can cut a frame in two or lose one
-that was already read. The reader never waits for whoever consumes its frames: a paused reader closes
-the window, and five seconds later the other side's write fails.
+Two tasks own it from its first frame to its end. Nobody else waits for the library's stream, so that
+nobody's cancelled request can cut a frame in two or lose one that was already read. Frames that come in are
+delivered at once and never wait for whoever consumes them: a paused reader closes the window, and five
+seconds later the other side's write fails.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Protocol
 
 import trio
-from libp2p.exceptions import BaseLibp2pError
 
 from peerinfer.core.errors import WireError
 from peerinfer.core.frame_codec import decode_frame, encode_frame
@@ -22,21 +22,34 @@ from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.framing import Deframer, with_length
-from peerinfer.overlay.hardening import RESET_S, forget_stream
+from peerinfer.overlay.intake import Feed
+from peerinfer.overlay.quick_stream import RESET_S
+from peerinfer.overlay.stream_errors import STREAM_ERRORS
 from peerinfer.overlay.unfinished import Unfinished
 
 log = logging.getLogger("peerinfer.overlay")
 
-READ_BYTES = 64 * 1024
-"""One yamux frame's worth."""
 UNSENT_BYTES_MAX = 64 * 1024
 """Beyond this senders wait for the writer."""
 
-STREAM_ERRORS = (BaseLibp2pError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-"""What reading, writing or opening a stream raises when its connection, or the other side, gives up."""
-
 Deliver = Callable[[Frame, int], None]
 """Takes a frame and its size in bytes; raises `WireError` for one that is out of place."""
+
+
+class ByteStream(Protocol):
+    """What carries the frames: `QuickStream`."""
+
+    async def receive(self, feed: Feed) -> None:
+        """Hand over what comes in until the end, then raise one of `STREAM_ERRORS`."""
+
+    def put(self, message: bytes) -> bool:
+        """Send a message soon, without waiting; False if it has to wait."""
+
+    async def write(self, message: bytes) -> None:
+        """Return once it is out; raises one of `STREAM_ERRORS`."""
+
+    async def reset(self) -> None:
+        """End it."""
 
 
 class FrameStream:
@@ -44,7 +57,7 @@ class FrameStream:
 
     def __init__(
         self,
-        stream: Any,
+        stream: ByteStream,
         *,
         peer: PeerId,
         frame_bytes_max: int,
@@ -86,18 +99,20 @@ class FrameStream:
             with contained("resetting its stream", peer=self.peer):
                 with trio.move_on_after(RESET_S, shield=True):
                     await self._stream.reset()
-                    await forget_stream(self._stream)
 
     async def send(self, frame: Frame) -> None:
-        """Hand a frame to the writer, who takes all that there are. Cancelled, it was not handed over.
+        """Put a frame on its way, behind those that wait already. Cancelled, it was not.
 
-        Encrypting and framing a write costs more than a token's frame, so what comes together goes together.
+        Nearly always it can leave with what the connection sends next; what cannot waits for the writer, who
+        takes all that there is.
 
         Raises:
             PeerLostError: the stream is lost.
         """
         message = with_length(encode_frame(frame))
         await trio.lowlevel.checkpoint_if_cancelled()
+        if not self._unsent_bytes and not self.reason and self._stream.put(message):
+            return
         while not self.reason and self._unsent_bytes > UNSENT_BYTES_MAX:
             await self._room.wait()
         if self.reason:
@@ -117,15 +132,24 @@ class FrameStream:
 
     async def _read_all(self, deliver: Deliver) -> None:
         try:
-            while True:
-                for payload in self._deframer.feed(await self._stream.read(READ_BYTES)):
-                    deliver(decode_frame(payload), len(payload))
-                self._note_unfinished()
+            await self._stream.receive(partial(self._feed, deliver))
+        except STREAM_ERRORS as error:
+            self.lose(f"the stream broke: {type(error).__name__}")
+
+    def _feed(self, deliver: Deliver, data: bytes) -> None:
+        """What came in; nothing of it goes wrong for anybody but this stream."""
+        if self.reason:
+            return
+        try:
+            for payload in self._deframer.feed(data):
+                deliver(decode_frame(payload), len(payload))
+            self._note_unfinished()
         except WireError as error:
             self._refuse(self.peer, str(error))
             self.lose(f"refused: {error}")
-        except STREAM_ERRORS as error:
-            self.lose(f"the stream broke: {type(error).__name__}")
+        except Exception as error:
+            log.warning("peer=%s its stream failed: %r", self.peer, error)
+            self.lose("the stream failed")
 
     def _note_unfinished(self) -> None:
         if self.unfinished_bytes != self._noted_bytes:

@@ -2,14 +2,13 @@
 
 Five defects (S1-S5) let a cancelled task, a peer's bytes or bad timing take down a connection or the
 whole host. Behind them stand those that lose messages, waste frames and leak. Each has one function here
-that says what is wrong, and a test that fails without it. None of it holds for another version than the
-one that pyproject.toml pins.
+(S1: in quick_yamux.py) that says what is wrong, and a test that fails without it. None of it holds for
+another version than the one that pyproject.toml pins.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -27,52 +26,21 @@ from libp2p.protocol_muxer import multiselect_communicator
 from libp2p.pubsub import pubsub as pubsub_module
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
-from libp2p.stream_muxer.yamux.yamux import (
-    HEADER_SIZE,
-    MAX_MESSAGE_SIZE,
-    TYPE_DATA,
-    YAMUX_HEADER_FORMAT,
-    Yamux,
-    YamuxStream,
-)
+from libp2p.stream_muxer.yamux.yamux import YamuxStream
 from libp2p.tools.anyio_service import background_trio_service
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from peerinfer.core.types import PeerId
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.flood import Flood
+from peerinfer.overlay.intake import granted_again
+from peerinfer.overlay.quick_stream import RESET_S, one_frame
 
 log = logging.getLogger("peerinfer.overlay")
 
-WRITE_STUCK_S = 5.0  # guess; yamux itself gives up on a closed window after as long
-"""A socket that takes no byte for this long has lost its connection."""
-RESET_S = 2.0  # guess
-"""To tell the other side that a stream is over; after that only the connection's end will tell it."""
 
 Report = Callable[[str, str, Exception], None]
 """Called with a peer id in base58, a protocol id and what its bytes raised; must not raise."""
-
-
-async def _write_frame_whole(self: Any, data: bytes) -> None:
-    async with self._write_lock:  # cancelled here: no byte of this frame is out
-        deadline = trio.current_time() + WRITE_STUCK_S
-        with trio.CancelScope(shield=True, deadline=deadline) as scope:
-            await self.secured_conn.write(data)
-        if scope.cancelled_caught:  # half a frame is out: no byte that follows can be understood
-            self.event_shutting_down.set()
-            with trio.CancelScope(shield=True):
-                await self.secured_conn.close()
-            raise trio.BrokenResourceError(f"the socket took no byte for {WRITE_STUCK_S} s")
-
-
-def write_frames_whole() -> None:
-    """S1: a cancelled write, or a read cancelled while it grants window, kills the whole connection.
-
-    Noise has counted its nonce up and the frame never went out, so the peer cannot decrypt anything
-    that follows. Frames are written whole, whatever is cancelled; only the wait for one's turn is not
-    shielded. Patches the class: once is enough for the process.
-    """
-    setattr(Yamux, "_write_frame", _write_frame_whole)  # noqa: B010 - mypy forbids the plain assignment
 
 
 def guard_streams(network: Any, report: Report, flood: Flood) -> None:
@@ -181,26 +149,11 @@ _write_in_frames = YamuxStream.write
 
 async def _write_alone(self: Any, data: bytes) -> None:
     async with self.__dict__.setdefault("_one_writer", trio.Lock()):
-        frame = _one_frame(self, data)
+        frame = one_frame(self, data)
         if frame is None:
             await _write_in_frames(self, data)
         else:
             await self.conn._write_frame(frame)
-
-
-def _one_frame(stream: Any, data: bytes) -> bytes | None:
-    """The message as a frame, its bytes taken off the window; None where it has to wait or is too long.
-
-    The library does the same under two locks, each of which is a turn of the loop: they order what is
-    done between their waits, and here nothing waits.
-    """
-    size = len(data)
-    if not 0 < size <= min(stream.send_window, MAX_MESSAGE_SIZE - HEADER_SIZE):
-        return None
-    if stream.send_closed or stream.closed or stream.window_lock.locked():
-        return None
-    stream.send_window -= size
-    return struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_DATA, 0, stream.stream_id, size) + data
 
 
 def write_messages_whole() -> None:
@@ -231,22 +184,16 @@ def keep_subscriptions(pubsub: Any) -> None:
 
 async def _grant_window_in_halves(self: Any, *, bytes_read: int = 0) -> None:
     async with self.window_lock:
-        self._pending_recv_release += bytes_read
-        granted = self._pending_recv_release
-        if granted < self.target_recv_window // 2:
-            return
-        self._pending_recv_release = 0
-        self.recv_window += granted
-        granted += self._apply_autotune_epoch(len(self.conn.stream_buffers.get(self.stream_id, b"")))
-    await self.send_window_update(granted)
+        kept = len(self.conn.stream_buffers.get(self.stream_id, b""))
+        granted = granted_again(self, bytes_read, kept=kept)
+    if granted:
+        await self.send_window_update(granted)
 
 
 def grant_window_in_halves() -> None:
-    """Every read, of a single byte too, answers with a frame that grants its bytes to the sender again.
+    """Every read answers with a frame that grants its bytes to the sender again; see `granted_again`.
 
-    In an idle swarm those were two of three frames sent (measured). Granting when half of the window
-    was read is what other implementations do; a sender that waits then always has a reader with bytes
-    to read. Patches the class: once is enough for the process.
+    Patches the class: once is enough for the process.
     """
     setattr(YamuxStream, "_auto_tune_and_send_window_update", _grant_window_in_halves)  # noqa: B010
 
@@ -317,18 +264,6 @@ def bound_negotiation() -> None:
     Strangers negotiate before they have proven anything. Patches the module: once is enough.
     """
     setattr(multiselect_communicator, "read_delim", _read_delim_bounded)  # noqa: B010
-
-
-async def forget_stream(stream: Any) -> None:
-    """Take a stream that was reset off its connection's books.
-
-    The library keeps one with unread bytes for a minute, and leaves an event behind for ever if somebody
-    waited for data when the other side's reset came in.
-    """
-    connection, stream_id = stream.muxed_stream.conn, stream.muxed_stream.stream_id
-    async with connection.streams_lock:
-        for book in (connection.streams, connection.stream_buffers, connection.stream_events):
-            book.pop(stream_id, None)
 
 
 def silence_library_logs() -> None:

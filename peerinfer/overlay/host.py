@@ -35,9 +35,11 @@ from peerinfer.overlay import hardening
 from peerinfer.overlay.contained import contained
 from peerinfer.overlay.flood import Flood
 from peerinfer.overlay.frame_meter import meter_frames
-from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.gate import LET_IN_WITHIN_S
-from peerinfer.overlay.hardening import RESET_S, Report
+from peerinfer.overlay.hardening import Report
+from peerinfer.overlay.quick_stream import RESET_S
+from peerinfer.overlay.quick_yamux import make_yamux_quick
+from peerinfer.overlay.stream_errors import STREAM_ERRORS
 
 log = logging.getLogger("peerinfer.overlay")
 
@@ -75,7 +77,7 @@ def build_host(
     key_pair: Any, *, listen: list[Any], advertise: Advertise, gossip: bool, report: Report, flood: Flood
 ) -> Host:
     """A hardened host that is not running yet."""
-    hardening.write_frames_whole()
+    make_yamux_quick()
     hardening.write_messages_whole()
     hardening.grant_window_in_halves()
     hardening.guard_connections()

@@ -15,7 +15,8 @@ from typing import Any
 import trio
 from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FORMAT
 
-from peerinfer.overlay.frame_stream import STREAM_ERRORS
+from peerinfer.overlay.intake import intake_of
+from peerinfer.overlay.stream_errors import STREAM_ERRORS
 
 SLICE_S = 0.25
 """However late our own loop is, a slice of waiting counts as two at most."""
@@ -27,25 +28,18 @@ class Liveness:
     def __init__(self, connection: Any, *, interval_s: float, timeout_s: float) -> None:
         self._muxed = connection.muxed_conn
         self._interval_s, self._timeout_s = interval_s, timeout_s
-        self._heard_at = trio.current_time()
-        self._read = self._muxed.secured_conn.read
-        self._muxed.secured_conn.read = self._noting_read
+        self._intake = intake_of(self._muxed)
 
     async def wait_silent(self) -> bool:
         """Return True when a ping is not answered in time, False when the connection is closing."""
         closing = self._muxed.event_shutting_down
         while not closing.is_set():
-            with trio.move_on_at(self._heard_at + self._interval_s):
+            with trio.move_on_at(self._intake.heard_at + self._interval_s):
                 await closing.wait()
-            silent_s = trio.current_time() - self._heard_at
+            silent_s = trio.current_time() - self._intake.heard_at
             if silent_s >= self._interval_s and not await self._answers_ping():
                 return not closing.is_set()
         return False
-
-    async def _noting_read(self, n: int | None = None) -> Any:
-        data = await self._read(n)
-        self._heard_at = trio.current_time()
-        return data
 
     async def _answers_ping(self) -> bool:
         """Whether anything at all comes in within the timeout after a ping."""
@@ -58,8 +52,8 @@ class Liveness:
             return False
         self._muxed._ping_sent_time = trio.current_time()  # the library takes its round trip from this
         waited_s = 0.0
-        while waited_s < self._timeout_s and self._heard_at <= asked_at:
+        while waited_s < self._timeout_s and self._intake.heard_at <= asked_at:
             began = trio.current_time()
             await trio.sleep(SLICE_S)
             waited_s += min(trio.current_time() - began, 2 * SLICE_S)
-        return self._heard_at > asked_at
+        return self._intake.heard_at > asked_at

@@ -17,9 +17,9 @@ from peerinfer.core.types import PeerId
 from peerinfer.node.ports import OverlaySink, PeerLostError
 from peerinfer.overlay.backoff import Rates
 from peerinfer.overlay.contained import contained
-from peerinfer.overlay.frame_stream import READ_BYTES, STREAM_ERRORS
 from peerinfer.overlay.framing import Deframer, with_length
-from peerinfer.overlay.hardening import RESET_S
+from peerinfer.overlay.quick_stream import RESET_S
+from peerinfer.overlay.stream_errors import READ_BYTES, STREAM_ERRORS
 
 log = logging.getLogger("peerinfer.overlay")
 

@@ -22,8 +22,8 @@ from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay.circuit import HOP_PROTOCOL, STOP_PROTOCOL, receive, reset, send
 from peerinfer.overlay.contained import contained
-from peerinfer.overlay.frame_stream import READ_BYTES, STREAM_ERRORS
 from peerinfer.overlay.host import Host, is_relayed, open_stream
+from peerinfer.overlay.stream_errors import READ_BYTES, STREAM_ERRORS
 
 RESERVED_S = 3600.0  # guess: go-libp2p's
 RESERVATIONS_MAX = 1024  # guess

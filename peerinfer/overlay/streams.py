@@ -22,7 +22,7 @@ from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Call, OverlaySink, PeerLostError
 from peerinfer.overlay.exchange import IncomingExchange, OutgoingExchange
 from peerinfer.overlay.frame_stream import FrameStream
-from peerinfer.overlay.hardening import RESET_S
+from peerinfer.overlay.quick_stream import RESET_S, QuickStream
 from peerinfer.overlay.unfinished import Unfinished
 
 REQUEST_PROTOCOL = "/peerinfer/request/1"
@@ -208,7 +208,7 @@ class Streams:
 
     def _frames(self, stream: Any, peer: PeerId) -> FrameStream:
         return FrameStream(
-            stream,
+            QuickStream(stream),
             peer=peer,
             frame_bytes_max=self._frame_bytes_max,
             unfinished=self._unfinished,

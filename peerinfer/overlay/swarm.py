@@ -39,7 +39,6 @@ from peerinfer.overlay.contained import contained
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.discovery import Discovery
 from peerinfer.overlay.flood import Flood
-from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.gate import Gate, root_of
 from peerinfer.overlay.hardening import Report, guard_gossip, services_running
 from peerinfer.overlay.host import Host, abort, build_host, dial, open_stream
@@ -47,6 +46,7 @@ from peerinfer.overlay.known_peers import KnownPeers
 from peerinfer.overlay.links import Links
 from peerinfer.overlay.pull import SNAPSHOT_PROTOCOL, Pull
 from peerinfer.overlay.relay import Relay
+from peerinfer.overlay.stream_errors import STREAM_ERRORS
 from peerinfer.overlay.streams import REQUEST_PROTOCOL, Streams
 from peerinfer.overlay.topic import Topic
 from peerinfer.overlay.upnp import PortMapping

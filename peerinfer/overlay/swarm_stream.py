@@ -9,7 +9,8 @@ checks that line as well. Behind it, Noise authenticates every byte.
 What the library's own `PskConn` lacks: the nonce of the standard, reading it in pieces, an end to waiting.
 
 Behind the greeting it reads ahead: the layers above ask for a length of two bytes, then for the message, and
-each question was a system call and a turn of the loop.
+each question was a system call and a turn of the loop. A connection has one task that reads and one at a
+time that writes, so both go straight to the socket, which nearly always has room.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import trio
 from libp2p.io.abc import ReadWriteCloser
-from libp2p.io.exceptions import IOException
+from libp2p.io.exceptions import ConnectionClosedError, IOException
 
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.overlay.xsalsa20 import NONCE_BYTES, xsalsa20
@@ -47,6 +48,8 @@ class SwarmStream(ReadWriteCloser):
         self._awaited = GREETING
         self._encrypt: Callable[[bytes], bytes] | None = None
         self._decrypt: Callable[[bytes], bytes] | None = None
+        self._socket: Any = getattr(getattr(stream, "stream", None), "socket", None)
+        """None where it is relayed."""
         self._ahead = b""
         self._taken = 0
         """Of what was read ahead."""
@@ -60,7 +63,9 @@ class SwarmStream(ReadWriteCloser):
                 data = nonce + self._encrypt(data)
             else:
                 data = self._encrypt(data)
-        await self._stream.write(data)
+        sent = self._send_now(data)
+        if sent < len(data):
+            await self._stream.write(data[sent:])
 
     async def read(self, n: int | None = None) -> bytes:
         """Up to `n` bytes, decrypted.
@@ -71,7 +76,7 @@ class SwarmStream(ReadWriteCloser):
         if self._awaited:
             return await self._read_greeting(n)
         if self._taken == len(self._ahead):
-            data: bytes = await self._stream.read(AHEAD_BYTES)
+            data = await self._receive()
             self._ahead = self._decrypt(data) if self._decrypt is not None else data
             self._taken = 0
         begin = self._taken
@@ -86,6 +91,30 @@ class SwarmStream(ReadWriteCloser):
         """Where the other side is."""
         address: tuple[str, int] | None = self._stream.get_remote_address()
         return address
+
+    def _send_now(self, data: bytes) -> int:
+        """Send what the socket takes at once; how much that was. What fails shows in the library's write."""
+        if self._socket is None:
+            return 0
+        try:
+            return os.write(self._socket.fileno(), data)
+        except OSError:
+            return 0
+
+    async def _receive(self) -> bytes:
+        if self._socket is None:
+            data: bytes = await self._stream.read(AHEAD_BYTES)
+            return data
+        while True:
+            try:
+                await trio.lowlevel.wait_readable(self._socket)
+                return os.read(self._socket.fileno(), AHEAD_BYTES)
+            except BlockingIOError:
+                continue  # somebody else's wake-up; nothing came
+            except trio.ClosedResourceError:
+                return b""
+            except OSError as error:
+                raise ConnectionClosedError(f"the connection broke: {error}", transport="tcp") from error
 
     async def _read_greeting(self, n: int | None) -> bytes:
         with trio.move_on_at(self._deadline):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations
 from typing import Protocol
 
 import trio
@@ -74,12 +75,11 @@ class Fabric:
     ) -> None:
         self.seed = seed
         self.postman = Postman()
-        self.links_newcomers = False
-        """Whether nodes are linked to all others as soon as they start, without dialling."""
         self._silence_s = silence_s
         self._weather = Weather(seed=seed, default=conditions or Conditions())
         self._members: dict[PeerId, Member] = {}
-        self._connections: dict[Way, Connection] = {}
+        self._connections: dict[PeerId, dict[PeerId, Connection]] = {}
+        """Of each node, by their other ends."""
         self._last_arrival: dict[Way, float] = {}
 
     # What a test does to the world.
@@ -106,7 +106,7 @@ class Fabric:
     def heal(self, a: PeerId, b: PeerId) -> None:
         """Undo a partition. What was sent meanwhile over a link that is not lost yet arrives late."""
         self._weather.mend(a, b)
-        connection = self._connections.get(_pair(a, b))
+        connection = self._between(a, b)
         if connection is not None:
             held, connection.held = connection.held, []
             for act in held:
@@ -126,8 +126,8 @@ class Fabric:
         """What arrives at a node waits until it thaws; after `silence_s` its links are lost."""
         member = self._members[peer]
         self.postman.hold(member)
-        for pair in sorted(pair for pair in self._connections if peer in pair):
-            self._lose_later(*pair, lambda: self.postman.holds(member))
+        for other in sorted(self._connections.get(peer, ())):
+            self._lose_later(peer, other, lambda: self.postman.holds(member))
 
     def thaw(self, peer: PeerId) -> None:
         """All that arrived meanwhile happens now."""
@@ -140,11 +140,6 @@ class Fabric:
         """A node is there now."""
         assert member.peer_id not in self._members, f"{member.peer_id} runs already"
         self.postman.attach(member)
-        if self.links_newcomers:
-            for other in self._members.values():
-                connection = self.connection(member.peer_id, other.peer_id)
-                member.join_connection(connection, asks=False)
-                other.join_connection(connection, asks=False)
         self._members[member.peer_id] = member
 
     def detach(self, member: Member) -> None:
@@ -152,8 +147,14 @@ class Fabric:
         if self._members.get(member.peer_id) is member:
             del self._members[member.peer_id]
             self.postman.detach(member)
-            for pair in sorted(pair for pair in self._connections if member.peer_id in pair):
-                self.break_off(self._connections[pair], told_by=member.peer_id, reason="the peer is gone")
+            for _, connection in sorted(self._connections.get(member.peer_id, {}).items()):
+                self.break_off(connection, told_by=member.peer_id, reason="the peer is gone")
+
+    def end(self) -> None:
+        """The world is over: nobody says or hears anything any more, goodbyes included."""
+        for member in self._members.values():
+            self.postman.detach(member)
+        self._members.clear()
 
     def is_attached(self, member: Member) -> bool:
         """Whether a node is there, and has not crashed."""
@@ -165,7 +166,19 @@ class Fabric:
 
     def connection(self, a: PeerId, b: PeerId) -> Connection:
         """The connection between two nodes that dial each other; one, even if both do at once."""
-        return self._connections.setdefault(_pair(a, b), Connection(_pair(a, b)))
+        connection = self._between(a, b)
+        if connection is None:
+            connection = Connection((a, b) if a < b else (b, a))
+            for end in connection.ends:
+                self._connections.setdefault(end, {})[connection.other(end)] = connection
+        return connection
+
+    def link_all(self) -> None:
+        """Link everybody to everybody, without dialling and without asking each other for peers."""
+        for one, other in combinations(list(self._members.values()), 2):
+            connection = self.connection(one.peer_id, other.peer_id)
+            one.join_connection(connection, asks=False)
+            other.join_connection(connection, asks=False)
 
     def break_half(self, connection: Connection) -> None:
         """Only one end ever had it, and what that end sent is lost: it must not come to life later."""
@@ -223,6 +236,7 @@ class Fabric:
         topic = self._members[author].topic
         arrival = {author: trio.current_time()}
         missing = {peer for peer, member in self._members.items() if member.topic == topic} - {author}
+        due: dict[float, list[Member]] = {}
         self.postman.digest.said(payload)
         frontier = [author]
         while frontier and missing:
@@ -240,8 +254,10 @@ class Fabric:
                     if not self.postman.holds(member):
                         reached.append(receiver)
                     for at in times:
-                        self.postman.post(at, member, partial(member.gossip_arrived, author, payload))
+                        due.setdefault(at, []).append(member)
             frontier = reached
+        for at, members in due.items():
+            self.postman.post_all(at, members, lambda member: member.gossip_arrived(author, payload))
 
     def _post(self, sender: PeerId, receiver: PeerId, act: Act) -> None:
         member = self._members.get(receiver)
@@ -256,7 +272,7 @@ class Fabric:
 
     def _lose_later(self, a: PeerId, b: PeerId, still: Callable[[], bool]) -> None:
         """After `silence_s`, both ends lose their connection if the reason still holds."""
-        connection = self._connections.get(_pair(a, b))
+        connection = self._between(a, b)
         if connection is None:
             return
 
@@ -273,9 +289,9 @@ class Fabric:
 
     def _forget(self, connection: Connection) -> None:
         connection.broken = True
-        if self._connections.get(connection.ends) is connection:
-            del self._connections[connection.ends]
+        if self._between(*connection.ends) is connection:
+            for end in connection.ends:
+                del self._connections[end][connection.other(end)]
 
-
-def _pair(a: PeerId, b: PeerId) -> Way:
-    return (a, b) if a < b else (b, a)
+    def _between(self, a: PeerId, b: PeerId) -> Connection | None:
+        return self._connections.get(a, {}).get(b)

@@ -12,20 +12,20 @@ from peerinfer.config import OverlayConfig
 from peerinfer.core.types import PeerId
 from peerinfer.sim.fabric import Fabric
 from peerinfer.sim.overlay import SimOverlay
-from peerinfer.sim.shared_decode import SharedDecode
+from peerinfer.sim.shared_reading import SharedReading
 from peerinfer.sim.weather import Conditions
 
 __all__ = ["Conditions", "SimNetwork"]
 
 
 class SimNetwork(Fabric):
-    """A fabric, and the overlays on it; what one of them publishes is decoded once for all."""
+    """A fabric, and the overlays on it; what one of them publishes is read once for all."""
 
     def __init__(
         self, *, seed: int = 0, conditions: Conditions | None = None, silence_s: float = 5.0
     ) -> None:
         super().__init__(seed=seed, conditions=conditions, silence_s=silence_s)
-        self.decode = SharedDecode()
+        self.reading = SharedReading()
 
     def overlay(
         self,

@@ -118,7 +118,8 @@ class Place:
             config=self._config,
             next_incarnation=self._next_incarnation,
             seed=hash_seed(self._network.seed, self.index, self._lives),
-            decode=self._network.decode,
+            decode=self._network.reading.decode,
+            differ=self._network.reading.difference,
         )
         self._scope, self._leaving, self._over = trio.CancelScope(), trio.Event(), trio.Event()
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import trio
 
@@ -38,7 +39,9 @@ class Postman:
     def __init__(self) -> None:
         self.digest = Digest()
         """Of all that arrived."""
-        self._due: list[tuple[float, int, Receiver, Act]] = []
+        self.arrivals = 0
+        """How many things have arrived."""
+        self._due: list[tuple[float, int, Sequence[Receiver], Callable[[Any], None]]] = []
         self._numbers = itertools.count()
         self._present: set[Receiver] = set()
         self._held: dict[Receiver, list[Act]] = {}
@@ -49,9 +52,13 @@ class Postman:
     def post(self, at: float, receiver: Receiver, act: Act) -> None:
         """Have `act` called at that time of trio's clock."""
         if receiver in self._present:
-            heapq.heappush(self._due, (at, next(self._numbers), receiver, act))
-            if at < self._wakes_at:
-                self._wake.set()
+            self.post_all(at, (receiver,), lambda _: act())
+
+    def post_all(self, at: float, receivers: Sequence[Receiver], act: Callable[[Any], None]) -> None:
+        """Have `act` called for each of them at that time: what is one for a thousand nodes is kept once."""
+        heapq.heappush(self._due, (at, next(self._numbers), receivers, act))
+        if at < self._wakes_at:
+            self._wake.set()
 
     def attach(self, receiver: Receiver) -> None:
         """It is there from now on."""
@@ -82,20 +89,22 @@ class Postman:
         while True:
             now = trio.current_time()
             while self._due and self._due[0][0] <= now:
-                at, _, receiver, act = heapq.heappop(self._due)
-                if receiver in self._held:
-                    self._held[receiver].append(act)
-                elif receiver in self._present:
-                    self.digest.arrived(at, receiver.peer_id)
-                    _act(receiver, act)
+                at, _, receivers, act = heapq.heappop(self._due)
+                for receiver in receivers:
+                    if receiver in self._held:
+                        self._held[receiver].append(partial(act, receiver))
+                    elif receiver in self._present:
+                        self.arrivals += 1
+                        self.digest.arrived(at, receiver.peer_id)
+                        _act(receiver, act)
             self._wakes_at = self._due[0][0] if self._due else math.inf
             self._wake = trio.Event()
             with trio.move_on_at(self._wakes_at):
                 await self._wake.wait()
 
 
-def _act(receiver: Receiver, act: Act) -> None:
+def _act(receiver: Receiver, act: Callable[[Receiver], None]) -> None:
     try:
-        act()
+        act(receiver)
     except Exception as error:
         receiver.fail(error)

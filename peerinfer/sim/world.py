@@ -43,7 +43,6 @@ class World:
         self.network = SimNetwork(seed=spec.seed, conditions=spec.conditions)
         self.nodes: list[Place] = []
         self._born = False
-        self.network.links_newcomers = spec.linked
         self._numbers = itertools.count()
         self._engine_s: dict[str, float] = {}
         self._stack = AsyncExitStack()
@@ -55,7 +54,11 @@ class World:
             await self.join(node)
         for a, b, conditions in self.spec.links:
             self.set_conditions(conditions, a, b)
-        self._born, self.network.links_newcomers = True, False
+        self._born = True
+        if self.spec.linked:
+            self.network.link_all()
+            for place in self.nodes:
+                place.node.context.publish_soon()  # what it said before, nobody heard
         return self
 
     async def __aexit__(
@@ -63,6 +66,7 @@ class World:
     ) -> bool | None:
         for place in self.nodes:
             place.thaw()
+        self.network.end()
         self._nursery.cancel_scope.cancel()
         return await self._stack.__aexit__(kind, error, trace)
 
@@ -141,21 +145,16 @@ class World:
     async def settle(self, *, within_s: float = 120.0) -> None:
         """Until every living node takes every other one for alive, and is linked to it."""
         living = [place for place in self.nodes if place.alive and not place.frozen]
-        waiting = list(living)
+        waiting: dict[Place, Sequence[Place]] = dict.fromkeys(living, living)
         with trio.fail_after(within_s):
             while True:
-                waiting = [place for place in waiting if not self._knows_all(place, living)]
+                for place, others in list(waiting.items()):
+                    waiting[place] = _unknown(place, others) or _unknown(place, living)
+                    if not waiting[place]:
+                        del waiting[place]
                 if not waiting:
                     return
                 await trio.sleep(0.05)
-
-    def _knows_all(self, place: Place, others: Sequence[Place]) -> bool:
-        view, links, now = place.node.context.view, place.overlay.links(), trio.current_time()
-        return all(
-            other.peer_id in links and view.state(other.peer_id, now=now) is PeerStatus.ALIVE
-            for other in others
-            if other is not place
-        )
 
     # What befalls the world
 
@@ -224,3 +223,14 @@ class World:
     def set_conditions(self, conditions: Conditions, i: int, j: int) -> None:
         """What the link between two nodes does from now on."""
         self.network.set_conditions(self.nodes[i].peer_id, self.nodes[j].peer_id, conditions)
+
+
+def _unknown(place: Place, others: Sequence[Place]) -> list[Place]:
+    """Whom of these a node does not take for alive, or is not linked to."""
+    view, links, now = place.node.context.view, place.overlay.connections, trio.current_time()
+    return [
+        other
+        for other in others
+        if other is not place
+        and (other.peer_id not in links or view.state(other.peer_id, now=now) is not PeerStatus.ALIVE)
+    ]

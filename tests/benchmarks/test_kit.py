@@ -13,7 +13,7 @@ from benchmarks.kit.engine import PAGE
 from benchmarks.kit.events import EventPublisher
 from benchmarks.kit.processes import Process, get_json, processes
 from benchmarks.kit.vocabulary import TOKENS, make_model, make_tokenizer, spell
-from benchmarks.kit.workloads import WORKLOADS
+from benchmarks.kit.workloads import WORKLOADS, bodies
 from peerinfer.core.types import BlockStored
 from peerinfer.engine.kv_event_codec import sglang_block_hashes
 from tests.engine.served_nodes import alone, until
@@ -74,8 +74,8 @@ def test_a_word_is_a_token() -> None:
 @pytest.mark.parametrize("name", ["mmlu", "mmlu-skewed", "groups", "chats"])
 def test_workloads_come_in_order_and_the_same_each_time(name: str) -> None:
     build = WORKLOADS[name]
-    requests = build(40, 1, None)
-    assert requests == build(40, 1, None)
+    requests = bodies(build(40, 1, None))
+    assert requests == bodies(build(40, 1, None))
     assert len(requests) == 40
     times = [due.at_s for due in requests]
     assert times == sorted(times)

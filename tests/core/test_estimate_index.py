@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from peerinfer.core.estimate import Estimate
-from peerinfer.core.estimate_index import EstimateIndex
+from peerinfer.core.estimate_index import EstimateIndex, difference
 
 Path = tuple[int, ...]
 paths = st.lists(st.integers(0, 1), max_size=7).map(tuple)
@@ -134,6 +135,14 @@ def test_trees_with_gaps_match_something_and_break_nothing(trees: list[list[int]
         index.close(estimate)
     assert index.page_count == 0
     assert index.match_prefix(prompt) == [0] * len(trees)
+
+
+@given(st.sets(st.integers(0, 40)), st.lists(st.integers(0, 40), unique=True))
+def test_a_difference_leads_from_one_tree_to_the_other(before: set[int], keys: list[int]) -> None:
+    pages, added, gone = difference(array("Q", sorted(before)), keys)
+    assert pages.tolist() == keys
+    assert set(gone) == before - set(keys)
+    assert sorted(added) == sorted(set(keys) - before)
 
 
 def test_a_thousand_peers_are_told_apart() -> None:

@@ -149,6 +149,28 @@ def test_chains_used_at_the_same_time_are_ordered_by_depth() -> None:
     assert set(order[1:3]) == {12, 22}
 
 
+def test_what_was_used_later_stays_before_what_is_touched_late() -> None:
+    """Goal: the order follows the times, not the calls. Method: uses that are told in the wrong order."""
+    pages = tree(A, [31])
+    pages.touch(A, now=9.0)
+    pages.touch([31], now=5.0)
+    pages.touch(A, now=5.0)
+    assert pages.ordered_keys() == [11, 12, 13, 31]
+    pages.insert([41], now=7.0)
+    assert pages.ordered_keys() == [11, 12, 13, 41, 31]
+    pages.check()
+
+
+def test_what_a_closed_gap_reveals_is_as_old_as_its_own_use() -> None:
+    """Goal: pages that wait below a gap do not look fresh when it closes."""
+    pages = tree(A, B, [31])
+    pages.remove([11])
+    pages.touch([31], now=5.0)
+    pages.insert([11], now=6.0)
+    assert pages.ordered_keys() == [11, 31, 22, 23, 12, 13]
+    pages.check()
+
+
 def test_touching_marks_what_is_there_of_a_prompt() -> None:
     pages = tree(A, B)
     pages.touch([11, 12, 99], now=5.0)

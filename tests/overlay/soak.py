@@ -27,9 +27,9 @@ from multiaddr import Multiaddr
 from peerinfer.config import OverlayConfig
 from peerinfer.core.frames import EndFrame, Request
 from peerinfer.node.ports import PeerLostError
-from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.host import dial, open_stream
 from peerinfer.overlay.libp2p import LibP2POverlay
+from peerinfer.overlay.stream_errors import STREAM_ERRORS
 from peerinfer.overlay.streams import REQUEST_PROTOCOL
 from tests.contract.overlay_worlds import PeerProcess, RecordingSink, until
 from tests.overlay.peer_process import FRAME_BYTES_MAX, TOPIC

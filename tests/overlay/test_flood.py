@@ -17,8 +17,8 @@ from peerinfer.core.frame_codec import encode_frame
 from peerinfer.core.frames import Ask
 from peerinfer.overlay import flood
 from peerinfer.overlay.backoff import Rates
-from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.framing import with_length
+from peerinfer.overlay.stream_errors import STREAM_ERRORS
 from peerinfer.overlay.streams import REQUEST_PROTOCOL
 from tests.contract.overlay_worlds import LibP2PWorld, Peer, until
 from tests.contract.test_overlay_contract import SOON_S, answer, request, start_linked

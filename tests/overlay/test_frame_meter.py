@@ -25,7 +25,8 @@ from trio.testing import MockClock
 from peerinfer.overlay import flood
 from peerinfer.overlay.flood import BURST_S
 from peerinfer.overlay.frame_meter import ANSWERS_PER_FRAME, STREAMS_MAX, FrameMeter, TooManyFramesError
-from peerinfer.overlay.frame_stream import STREAM_ERRORS
+from peerinfer.overlay.outbox import outbox_of
+from peerinfer.overlay.stream_errors import STREAM_ERRORS
 from peerinfer.overlay.streams import REQUEST_PROTOCOL
 from tests.contract.overlay_worlds import LibP2PWorld, until
 from tests.contract.test_overlay_contract import SOON_S
@@ -111,9 +112,6 @@ class Muxed(SimpleNamespace):
     def __init__(self) -> None:
         super().__init__(streams={}, secured_conn=SimpleNamespace())
 
-    async def _write_frame(self, _frame: bytes) -> None:
-        await trio.lowlevel.checkpoint()
-
 
 def metered(muxed: Muxed, *, per_s: float = 10.0, streams_per_s: float = 1e6) -> tuple[FrameMeter, list[str]]:
     refused: list[str] = []
@@ -142,11 +140,11 @@ async def test_the_bucket_fills_with_time_and_with_what_this_node_sends(autojump
     await trio.sleep(1.0)
     assert taken(meter, WINDOW, of=1000) == 10
     for _ in range(5):
-        await muxed._write_frame(frame(TYPE_DATA, 0, 1, data=b"x" * 100))
+        outbox_of(muxed).put(frame(TYPE_DATA, 0, 1, data=b"x" * 100))
     assert taken(meter, WINDOW, of=1000) == 5 * ANSWERS_PER_FRAME
     for _ in range(100):
-        await muxed._write_frame(frame(TYPE_WINDOW_UPDATE, FLAG_ACK, 1))  # what a stranger's SYN is answered
-        await muxed._write_frame(frame(TYPE_PING, FLAG_ACK))
+        outbox_of(muxed).put(frame(TYPE_WINDOW_UPDATE, FLAG_ACK, 1))  # what a stranger's SYN is answered
+        outbox_of(muxed).put(frame(TYPE_PING, FLAG_ACK))
     assert taken(meter, WINDOW, of=1000) == 0
     assert len(refused) == 4
 

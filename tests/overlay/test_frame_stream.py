@@ -13,9 +13,9 @@ from peerinfer.core.frame_codec import decode_frame
 from peerinfer.core.frames import Data
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
-from peerinfer.overlay import frame_stream
 from peerinfer.overlay.frame_stream import UNSENT_BYTES_MAX, FrameStream
 from peerinfer.overlay.framing import Deframer
+from peerinfer.overlay.intake import Feed
 from peerinfer.overlay.unfinished import Unfinished
 
 
@@ -26,10 +26,15 @@ class Peer:
         self.writes: list[bytes] = []
         self.takes = trio.Event()
         self.takes.set()
+        self.has_room = False
 
-    async def read(self, _n: int) -> bytes:
+    async def receive(self, _feed: Feed) -> None:
         await trio.sleep_forever()
-        raise AssertionError
+
+    def put(self, message: bytes) -> bool:
+        if self.has_room:
+            self.writes.append(message)
+        return self.has_room
 
     async def write(self, data: bytes) -> None:
         await self.takes.wait()
@@ -40,11 +45,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Peer, FrameStream]]:
-    async def forget(_stream: object) -> None:
-        pass
-
-    monkeypatch.setattr(frame_stream, "forget_stream", forget)
+async def opened() -> AsyncIterator[tuple[Peer, FrameStream]]:
     peer = Peer()
     unfinished = Unfinished(per_peer_bytes_max=1 << 20, bytes_max=1 << 20, refused=lambda *_: None)
     frames = FrameStream(
@@ -60,9 +61,9 @@ def data(number: int, size: int = 10) -> Data:
     return Data(id=f"r{number}", sse_json=b"x" * size)
 
 
-async def test_frames_that_come_together_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frames_that_come_together_are_one_write() -> None:
     """Encrypting and framing a write costs more than a frame; none is held back for another."""
-    async with opened(monkeypatch) as (peer, frames):
+    async with opened() as (peer, frames):
         for number in range(5):
             await frames.send(data(number))
         await trio.testing.wait_all_tasks_blocked()
@@ -73,11 +74,28 @@ async def test_frames_that_come_together_are_one_write(monkeypatch: pytest.Monke
         assert [decode_frame(payload).id for payload in received] == [f"r{number}" for number in range(6)]
 
 
-async def test_peer_that_takes_nothing_holds_senders_up(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_frame_that_need_not_wait_goes_out_at_once_unless_another_waits() -> None:
+    """Their order is the senders'. Method: room, no room, and room again while the second is written."""
+    async with opened() as (peer, frames):
+        peer.has_room = True
+        await frames.send(data(0))
+        assert len(peer.writes) == 1
+        peer.has_room = False
+        peer.takes = trio.Event()
+        await frames.send(data(1))
+        await trio.testing.wait_all_tasks_blocked()
+        peer.has_room = True
+        await frames.send(data(2))
+        assert len(peer.writes) == 1
+        peer.takes.set()
+        await trio.testing.wait_all_tasks_blocked()
+        received = list(Deframer(bytes_max=1 << 20).feed(b"".join(peer.writes)))
+        assert [decode_frame(payload).id for payload in received] == ["r0", "r1", "r2"]
+
+
+async def test_peer_that_takes_nothing_holds_senders_up(autojump_clock: trio.testing.MockClock) -> None:
     """Until it takes something; what waits meanwhile is bounded."""
-    async with opened(monkeypatch) as (peer, frames):
+    async with opened() as (peer, frames):
         peer.takes = trio.Event()
         sent = 0
 
@@ -97,10 +115,8 @@ async def test_peer_that_takes_nothing_holds_senders_up(
         assert sent == 100
 
 
-async def test_sender_that_waits_is_told_of_the_loss(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with opened(monkeypatch) as (peer, frames):
+async def test_sender_that_waits_is_told_of_the_loss(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened() as (peer, frames):
         peer.takes = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lose_soon, frames)

@@ -10,9 +10,9 @@ from peerinfer.config import UNFINISHED_BYTES_MIN
 from peerinfer.core.frame_codec import encode_frame
 from peerinfer.core.frames import EndFrame, Request
 from peerinfer.core.types import PeerId
-from peerinfer.overlay.frame_stream import STREAM_ERRORS
 from peerinfer.overlay.framing import with_length
 from peerinfer.overlay.libp2p import LibP2POverlay
+from peerinfer.overlay.stream_errors import STREAM_ERRORS
 from peerinfer.overlay.streams import REQUEST_PROTOCOL
 from peerinfer.overlay.unfinished import Unfinished
 from tests.contract.overlay_worlds import LibP2PWorld, Peer, until

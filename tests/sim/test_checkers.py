@@ -21,7 +21,7 @@ from peerinfer.engine import job
 from peerinfer.node import cache_sync, node, request
 from peerinfer.node.context import Context
 from peerinfer.node.ports import Call
-from peerinfer.sim import shared_decode
+from peerinfer.sim import shared_reading
 from peerinfer.sim.checkers import Checkers
 from peerinfer.sim.runtime import run_virtual
 from peerinfer.sim.world import Conditions, NodeSpec, World, WorldSpec
@@ -130,14 +130,14 @@ def test_a_forward_of_a_forward_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_estimate_that_no_past_tree_explains_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bug: a receiver takes one page for another."""
-    decode = shared_decode.decode_snapshot
+    decode = shared_reading.decode_snapshot
 
     def garble(payload: bytes, *, bytes_max: int) -> Snapshot:
         snapshot = decode(payload, bytes_max=bytes_max)
         keys = snapshot.keys and (snapshot.keys[0] ^ 1, *snapshot.keys[1:])
         return replace(snapshot, keys=keys)
 
-    monkeypatch.setattr(shared_decode, "decode_snapshot", garble)
+    monkeypatch.setattr(shared_reading, "decode_snapshot", garble)
     assert "no past tree" in live()[0]
 
 

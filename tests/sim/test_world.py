@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
 
+import pytest
 import trio
 
+from peerinfer.core.estimate import Estimate
+from peerinfer.core.estimate_index import Difference, EstimateIndex
 from peerinfer.engine.simulated_language import expected_answer
+from peerinfer.node.node import Node
+from peerinfer.sim import shared_reading
 from peerinfer.sim.runtime import run_virtual
 from peerinfer.sim.world import Conditions, NodeSpec, Outcome, World, WorldSpec
 
@@ -116,3 +122,62 @@ def test_one_seed_gives_one_history_and_another_seed_another() -> None:
 
     assert run_virtual(history, 1, seed=1) == run_virtual(history, 1, seed=1)
     assert run_virtual(history, 1, seed=1) != run_virtual(history, 2, seed=2)
+
+
+def test_nodes_that_are_linked_from_the_start_hear_of_each_other_without_asking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: the start of a thousand nodes is not a million pulls. Method: count those of thirty."""
+    size, pulls = 30, 0
+    hello = Node.hello
+
+    def counted(self: Node) -> bytes:
+        nonlocal pulls
+        pulls += 1
+        return hello(self)
+
+    monkeypatch.setattr(Node, "hello", counted)
+
+    async def main() -> None:
+        async with World(WorldSpec(nodes=(NodeSpec(),) * size, linked=True)) as world:
+            await world.settle()
+            assert trio.current_time() < 1.0
+            assert all(len(place.overlay.connections) == size - 1 for place in world.nodes)
+
+    run_virtual(main, seed=1)
+    assert pulls < size * size / 10
+
+
+def test_what_a_message_changed_is_computed_once_for_all_who_hear_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: count the comparisons, and that all have the tree in the end, our own inserts beside it."""
+    size, compared, applied = 8, 0, 0
+    difference, replace = shared_reading.difference, EstimateIndex.replace
+
+    def counted(before: array[int], keys: Sequence[int]) -> Difference:
+        nonlocal compared
+        compared += 1
+        return difference(before, keys)
+
+    def noted(self: EstimateIndex, estimate: Estimate, keys: Sequence[int]) -> None:
+        nonlocal applied
+        applied += 1
+        replace(self, estimate, keys)
+
+    monkeypatch.setattr(shared_reading, "difference", counted)
+    monkeypatch.setattr(EstimateIndex, "replace", noted)
+
+    async def main() -> None:
+        async with World(WorldSpec(nodes=(NodeSpec(),) * size, linked=True)) as world:
+            await world.settle()
+            for turn in range(20):
+                await world.request(entry=turn % size, tokens=prompt(turn), target=(turn + 1) % size)
+            await trio.sleep(10)
+            for owner in world.nodes:
+                pages = owner.node.context.view.own.ordered_keys()
+                for place in world.nodes:
+                    if place is not owner:
+                        assert place.node.context.view.estimated_pages(owner.peer_id) == pages
+
+    run_virtual(main, seed=1)
+    assert applied > 20 * (size - 1)
+    assert compared < applied / 4
