@@ -102,7 +102,7 @@ class Swarm:
         self.host = host
         self._settings, self._sink, self._nursery = settings, sink, nursery
         self._banished: dict[PeerId, float] = {}
-        self._loopback = False
+        self._loopback = self._leaving = False
         self._known = KnownPeers(settings.data_dir)
         self._learned_names = trio.CapacityLimiter(LEARNED_NAMES_AT_ONCE_MAX)
         Gate(
@@ -278,7 +278,8 @@ class Swarm:
             self._nursery.start_soon(self.links.drop, peer)
 
     def _welcome(self, peer: PeerId) -> bool:
-        return self._settings.wants(peer) and self._banished.get(peer, 0.0) <= trio.current_time()
+        banished = self._banished.get(peer, 0.0) > trio.current_time()
+        return self._settings.wants(peer) and not (banished or self._leaving)
 
     async def _remember(self) -> None:
         while True:
@@ -291,7 +292,8 @@ class Swarm:
         return partial(self._known.save, self.links.links(), now_s=time.time())
 
     async def _say_goodbye(self) -> None:
-        """Close the listeners, then all connections side by side, whatever this node is cancelled by."""
+        """Close the listeners and all connections, side by side, whatever this node is cancelled by."""
+        self._leaving = True  # who notices first dials at once, perhaps before the listener is closed
         with contained("saving the known peers"):
             self._saving()()
         with trio.move_on_after(GOODBYE_S, shield=True):
