@@ -4,8 +4,8 @@
 
 The nodes are linked from the start, as in a swarm that has lived for long; their caches are small and empty.
 Clients come as a Poisson process to nodes drawn at random. Each asks one of a group's prompts: a group has a
-prefix, groups have Zipf's popularity, and caches are far too small to hold all of them. Nothing is asked that
-production would not do: gossip at the rate that its config bounds, estimates of all peers at every node.
+prefix, groups have Zipf's popularity, and caches are far too small to hold all of them. The rest is as in
+production (gossip at the rate that the config bounds, estimates of all peers at every node), but for probes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 import trio
 
 from benchmarks.kit.report import header, table, write_json
-from peerinfer.config import Config, RoutingConfig
+from peerinfer.config import Config, RequestConfig, RoutingConfig
 from peerinfer.sim.runtime import run_virtual
 from peerinfer.sim.workloads.shared_prefix import SharedPrefixSpec
 from peerinfer.sim.workloads.workload import Arrival
@@ -32,6 +32,9 @@ CACHE_PAGES = 256
 PREFIX_TOKENS = 128
 ENDING_TOKENS = 32
 NODES_PER_GROUP = 4
+PROBES_PER_S_MAX = 1.0
+"""A node asks so many peers a second for their round trip. All links are alike and stay so; at the default of
+ten, asking would be a good part of what happens in the world."""
 TOLD_EACH = 20
 """Lines of progress."""
 
@@ -84,7 +87,10 @@ class Scale:
             nodes=(node,) * self.options.nodes,
             linked=True,
             conditions=Conditions(delay_s=0.002),
-            config=Config(routing=RoutingConfig(policy=self.options.policy)),
+            config=Config(
+                routing=RoutingConfig(policy=self.options.policy),
+                request=RequestConfig(probes_per_s_max=PROBES_PER_S_MAX),
+            ),
         )
 
     def arrivals(self) -> Iterator[Arrival]:
