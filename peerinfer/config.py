@@ -228,6 +228,8 @@ class OverlayConfig(Section):
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     announce: tuple[str, ...] = ()
     """What others are told to dial: a forwarded port, or a proxy. Empty: where this node listens."""
+    upnp: bool = False
+    """Have the router forward the ports that this node listens on, and announce its address."""
     join: tuple[str, ...] = ()
     """Full multiaddrs (`…/p2p/…`) of peers to join through; tried for ever, with backoff."""
     relay: bool = False

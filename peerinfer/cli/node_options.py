@@ -96,6 +96,7 @@ def collect(
     *,
     listen: tuple[str, ...],
     announce: tuple[str, ...] = (),
+    upnp: bool | None = None,
     http: HostPort | None = None,
     addrs: tuple[str, ...] = (),
     engine: str | None = None,
@@ -133,6 +134,7 @@ def collect(
             base.overlay,
             listen=listen or None,
             announce=announce or None,
+            upnp=upnp,
             join=join or None,
             allow_peers=allow_peer or None,
             deny_peers=deny_peer or None,
@@ -195,6 +197,11 @@ _COMMON: list[Callable[..., Any]] = [
         callback=checked(parse_announce),
         help="What others are told to dial, where that is a forwarded port or a proxy; may be repeated."
         "  [default: where it listens]",
+    ),
+    click.option(
+        "--upnp/--no-upnp",
+        default=None,
+        help="Have the router forward the port that this node listens on, and announce its address.",
     ),
     click.option(
         "--data-dir",

@@ -32,6 +32,7 @@ from peerinfer.core.types import (
     RequestError,
     Usage,
 )
+from peerinfer.engine.attempts import Attempts
 from peerinfer.engine.flight import Flight
 from peerinfer.engine.job import Refused
 from peerinfer.engine.kv_endpoints import KvEndpoints
@@ -96,6 +97,7 @@ class SGLangEngine:
         self._upstream: OpenAIUpstream | None = None
         self._facts: ServerFacts | None = None
         self._cache: ServerCache | None = None
+        self._attempts = Attempts()
         self._flights: dict[Flight, None] = {}
         self._load = ServerLoad(slots=info.slots)
 
@@ -163,6 +165,7 @@ class SGLangEngine:
                     model=self.info.model,
                     is_sglang=facts.is_sglang,
                     assembles_chats=not facts.parses_chats,
+                    attempts_before=self._attempts.before(flight.request.id),
                 )
                 rids = request.rids
                 assert self._cache is not None

@@ -50,7 +50,9 @@ class Outgoing:
     """What the server calls it; empty where it has no names for requests."""
 
 
-def outgoing(request: InferRequest, *, model: str, is_sglang: bool, assembles_chats: bool) -> Outgoing:
+def outgoing(
+    request: InferRequest, *, model: str, is_sglang: bool, assembles_chats: bool, attempts_before: int = 0
+) -> Outgoing:
     """What to send for a request. `assembles_chats` is false where a server parses what its model says."""
     body, endpoint = request.body, request.endpoint
     members: dict[str, object] = {}
@@ -59,8 +61,9 @@ def outgoing(request: InferRequest, *, model: str, is_sglang: bool, assembles_ch
     rids: tuple[str, ...] = ()
     if is_sglang:
         rids = _own_rids(body)
-        if not rids:
-            rids = (f"{ID_PREFIXES[endpoint]}-{request.id}",)
+        if not rids or attempts_before:
+            again = f"-{attempts_before}" if attempts_before else ""
+            rids = (f"{ID_PREFIXES[endpoint]}-{request.id}{again}",)
             members["rid"] = rids[0]
     asked = body.get("stream") is True
     streamed = asked or (is_sglang and _can_be_assembled(endpoint, body, assembles_chats=assembles_chats))

@@ -49,6 +49,7 @@ from peerinfer.overlay.relay import Relay
 from peerinfer.overlay.stream_errors import STREAM_ERRORS
 from peerinfer.overlay.streams import REQUEST_PROTOCOL, Streams
 from peerinfer.overlay.topic import Topic
+from peerinfer.overlay.upnp import PortMapping
 
 log = logging.getLogger("peerinfer.overlay")
 
@@ -101,7 +102,7 @@ class Swarm:
         self.host = host
         self._settings, self._sink, self._nursery = settings, sink, nursery
         self._banished: dict[PeerId, float] = {}
-        self._loopback = False
+        self._loopback = self._leaving = False
         self._known = KnownPeers(settings.data_dir)
         self._learned_names = trio.CapacityLimiter(LEARNED_NAMES_AT_ONCE_MAX)
         Gate(
@@ -154,10 +155,11 @@ class Swarm:
         gossip = settings.topic is not None
         report = _reporter(sink)
         flood = Flood(settings.config, refused=sink.dropped)
+        mapping = PortMapping()
         host = build_host(
             settings.key_pair,
             listen=listen,
-            advertise=partial(_advertise, settings.announce),
+            advertise=partial(_advertise, settings.announce, mapping),
             gossip=gossip,
             report=report,
             flood=flood,
@@ -176,6 +178,8 @@ class Swarm:
                 try:
                     async with trio.open_nursery() as acting:
                         swarm._act(acting)
+                        if settings.config.upnp:
+                            acting.start_soon(mapping.run, _ports(host))
                         yield swarm
                         acting.cancel_scope.cancel()
                 finally:
@@ -274,7 +278,8 @@ class Swarm:
             self._nursery.start_soon(self.links.drop, peer)
 
     def _welcome(self, peer: PeerId) -> bool:
-        return self._settings.wants(peer) and self._banished.get(peer, 0.0) <= trio.current_time()
+        banished = self._banished.get(peer, 0.0) > trio.current_time()
+        return self._settings.wants(peer) and not (banished or self._leaving)
 
     async def _remember(self) -> None:
         while True:
@@ -287,7 +292,8 @@ class Swarm:
         return partial(self._known.save, self.links.links(), now_s=time.time())
 
     async def _say_goodbye(self) -> None:
-        """Close the listeners, then all connections side by side, whatever this node is cancelled by."""
+        """Close the listeners and all connections, side by side, whatever this node is cancelled by."""
+        self._leaving = True  # who notices first dials at once, perhaps before the listener is closed
         with contained("saving the known peers"):
             self._saving()()
         with trio.move_on_after(GOODBYE_S, shield=True):
@@ -310,8 +316,14 @@ async def _close(closable: Any) -> None:
         await closable.close()
 
 
-def _advertise(announce: Sequence[str], listening: list[Any]) -> list[Any]:
-    return [Multiaddr(addr) for addr in announce or advertised(as_strings(listening))]
+def _advertise(announce: Sequence[str], mapping: PortMapping, listening: list[Any]) -> list[Any]:
+    return [Multiaddr(addr) for addr in announce or (*mapping.addrs, *advertised(as_strings(listening)))]
+
+
+def _ports(host: Host) -> list[int]:
+    """Which of this machine's ports are to be reached by IPv4."""
+    listening = as_strings(addr for each in host.network.listeners.values() for addr in each.get_addrs())
+    return sorted({int(addr.split("/")[4]) for addr in listening if addr.startswith("/ip4/")})
 
 
 _KINDS = {REQUEST_PROTOCOL: "request", SNAPSHOT_PROTOCOL: "snapshot"}

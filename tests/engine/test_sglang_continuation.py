@@ -65,8 +65,9 @@ class Answer:
 
     def __init__(self, endpoint: str, stream: str) -> None:
         events = [json.loads(line[6:]) for line in stream.split("\n\n") if line.startswith("data: {")]
-        choices = [event["choices"][0] for event in events if event["choices"]]
         assert stream.endswith("data: [DONE]\n\n"), stream
+        assert not any("error" in event for event in events), stream
+        choices = [event["choices"][0] for event in events if event["choices"]]
         said = [
             choice["delta"].get("content") if endpoint == "chat" else choice["text"] for choice in choices
         ]

@@ -25,8 +25,8 @@ def request(body: dict[str, Any], endpoint: Endpoint = "chat", raw: bytes | None
     return InferRequest(id="r7", endpoint=endpoint, body=body, raw=made)
 
 
-def sent(request: InferRequest, **options: bool) -> tuple[Outgoing, dict[str, Any]]:
-    defaults = {"is_sglang": True, "assembles_chats": True}
+def sent(request: InferRequest, **options: Any) -> tuple[Outgoing, dict[str, Any]]:
+    defaults: dict[str, Any] = {"is_sglang": True, "assembles_chats": True}
     made = outgoing(request, model="ours", **(defaults | options))
     return made, json.loads(made.body)
 
@@ -78,6 +78,14 @@ def test_sglang_is_told_an_id_unless_the_client_chose_one() -> None:
     made, body = sent(request(CHAT), is_sglang=False)
     assert made.rids == ()
     assert "rid" not in body
+
+
+@pytest.mark.parametrize("own", [{}, {"rid": "mine"}, {"rid": ["a", "b"]}])
+def test_a_request_that_comes_again_has_another_name(own: dict[str, Any]) -> None:
+    """SGLang knows the first one until it notices that its client left, and refuses it until then."""
+    names = {sent(request(CHAT | own), attempts_before=count)[0].rids for count in range(3)}
+    assert len(names) == 3
+    assert sent(request(CHAT | own), attempts_before=2)[1]["rid"] == "chatcmpl-r7-2"
 
 
 @pytest.mark.parametrize(

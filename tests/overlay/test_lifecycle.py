@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 from libp2p import generate_new_rsa_identity
+from libp2p.network.exceptions import SwarmException
 
 from peerinfer.config import OverlayConfig
 from peerinfer.overlay.addresses import AddressInUseError
@@ -123,3 +124,15 @@ async def test_what_is_announced_is_told_in_place_of_where_a_node_listens(tmp_pa
                 while not (link := found.links().get(behind.peer_id)) or not link.addrs:
                     await trio.sleep(0.01)
             assert link.addrs == (told,)
+
+
+async def test_who_leaves_lets_nobody_in_any_more(world: LibP2PWorld) -> None:
+    """Goal: a peer that notices it first, and dials at once, does not hold a link to who is gone."""
+    a, b = await start_linked(world)
+    a.overlay._swarm._leaving = True  # type: ignore[attr-defined]
+    async with raw_host() as late:
+        with pytest.raises(SwarmException):
+            await late.connect(a.address)
+        assert not a.linked_to(late.id)
+    assert a.linked_to(b.id)
+    assert set(a.sink.drops) == {"handshake"}
