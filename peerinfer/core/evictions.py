@@ -31,6 +31,10 @@ class Evictions:
         self.residence_s = inf
         """How long an unused page stays; infinite until the first has gone."""
 
+    def __len__(self) -> int:
+        """Pages that went and are remembered."""
+        return len(self._gone)
+
     @property
     def missed_share(self) -> float:
         """How many of the pages that go are computed again later, as a share."""

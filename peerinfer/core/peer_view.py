@@ -118,6 +118,11 @@ class PeerView:
         """Known peers."""
         return len(self._peers)
 
+    @property
+    def forgotten(self) -> int:
+        """Peers of which nothing is left but a mark, so that nothing old brings them back."""
+        return len(self._marks)
+
     def known_incarnation(self, peer: PeerId) -> int:
         """The latest incarnation heard of, even of a peer that is forgotten; 0 if none."""
         known = self._peers.get(peer)

@@ -110,9 +110,9 @@ async def _send(
             attempt.outcome = "served"
             return serving
         else:
-            away = node.engine_state in (EngineState.LOADING, EngineState.FAILING)
-            coming = away and len(node.view) > 0  # the peers there are may be cut off for a moment
-            passing = met_failures(decision) or coming or node.engine_state is EngineState.RESTARTING
+            coming = node.engine_state is EngineState.LOADING and len(node.view) > 0
+            away = node.engine_state in (EngineState.RESTARTING, EngineState.FAILING)
+            passing = met_failures(decision) or coming or away
             patient = r.target is None and passing
             if not patient or trio.current_time() >= patient_until:
                 raise nobody(node)

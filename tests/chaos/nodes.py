@@ -11,6 +11,7 @@ import trio
 
 from benchmarks.kit.processes import Process, Processes, free_port
 from benchmarks.kit.vocabulary import make_model
+from benchmarks.kit.worker import MODEL
 from tests.chaos.proxy import Cuts, Proxy, process_of
 from tests.e2e.processes import PeerProcess
 
@@ -118,7 +119,7 @@ class Nodes:
         self._starter = Processes(directory / "engines")
         self._starter.directory.mkdir(parents=True, exist_ok=True)
         if engine == "attached":
-            model = make_model(directory / "model")
+            model = make_model(directory / MODEL)
             args: tuple[str, ...] = ("--model", str(model))
             engines = [EngineProcess(self._starter, model) for _ in range(size)]
         else:
