@@ -55,6 +55,9 @@ class Candidate(NamedTuple):
     """The prefill it has done lately and has been given to do, in its own seconds."""
     bias_s: float
     """Part of the cost: how much more wrong predictions about it were lately than those about this node."""
+    in_flight_tokens: int = 0
+    """Of the prompt, what is not cached there yet but will be: it computes it for requests that it was given
+    before. The wait counts that, the prefill does not."""
 
     @property
     def is_me(self) -> bool:

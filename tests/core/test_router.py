@@ -11,7 +11,7 @@ from peerinfer.config import Config, RoutingConfig
 from peerinfer.core.policies import TARGETS_MAX
 from peerinfer.core.router import SKIPPED_MAX, OwnState, Prompt, Ranking
 from peerinfer.core.types import Load, NodeState, PeerId
-from tests.core.swarm import IDLE, ME, A, B, C, D, Swarm, chain, prompt
+from tests.core.swarm import IDLE, ME, A, B, C, D, Swarm, chain, message, prompt
 
 LONG = chain(1, 33)
 OTHER = chain(2, 33)
@@ -144,6 +144,38 @@ def test_what_was_decided_to_be_served_here_counts_before_the_engine_tells() -> 
     swarm.hear(A, LONG)
     swarm.view.forwarded(ME, 600)
     assert order(swarm.rank(prompt(LONG))) == [A, ME]
+
+
+def test_what_is_in_flight_to_a_node_will_be_cached_there_when_its_turn_comes() -> None:
+    """Its wait has the prefill of it, so the next request with the same prefix must not count it again."""
+    swarm = Swarm()
+    swarm.hear(A)
+    asked = prompt(LONG)
+    before = {each.peer: each for each in swarm.rank(asked).targets}
+    for node in (A, ME):
+        swarm.view.forwarded(node, 641, LONG[:20])
+        option = next(each for each in swarm.rank(asked).targets if each.peer == node)
+        assert (option.expected_cached_tokens, option.in_flight_tokens) == (0, 320)
+        assert option.prefill_s == pytest.approx(before[node].prefill_s - 0.32)
+        assert all(each.in_flight_tokens == 0 for each in swarm.rank(prompt(chain(5, 9))).targets)
+        swarm.view.ended(node, 641, LONG[:20], was_settled=False)
+        again = next(each for each in swarm.rank(asked).targets if each.peer == node)
+        assert again == before[node]
+
+
+def test_nothing_is_forwarded_over_a_link_that_was_never_measured() -> None:
+    """It may be two seconds long. Unless nobody here can serve, or the client or the policy wants it."""
+    swarm = Swarm()
+    swarm.view.apply_snapshot(A, message(LONG, seq=1), now=swarm.now)
+    ranking = swarm.rank(prompt(LONG))
+    assert order(ranking) == [ME]
+    assert ranking.skipped == ((A, "its round trip is not measured yet"),)
+    assert order(swarm.rank(prompt(LONG), policy="longest-prefix")) == [A, ME]
+    assert order(swarm.rank(prompt(LONG), target=A)) == [A]
+    loading = OwnState(load=IDLE, ready=False, reuse_tokens=1)
+    assert order(swarm.rank(prompt(LONG), own=loading))[0] == A
+    swarm.view.observe_round_trip(A, 0.002)
+    assert order(swarm.rank(prompt(LONG)))[0] == A
 
 
 def test_a_slower_peer_is_chosen_only_for_what_its_cache_is_worth_there() -> None:
@@ -279,12 +311,14 @@ def test_64_concurrent_prompts_of_one_prefix_do_not_all_wait_for_the_one_node_th
     swarm.hear(A, prefix)
     work_s: Counter[str] = Counter()
     for n in range(64):
-        decided = swarm.rank(prompt((*prefix, *chain(10 + n, 5)))).targets[0]
-        uncached = 33 * 16 + 8 - decided.expected_cached_tokens
-        swarm.view.forwarded(decided.peer, uncached)
+        asked = prompt((*prefix, *chain(10 + n, 5)))
+        decided = swarm.rank(asked).targets[0]
+        uncached = 33 * 16 + 8 - decided.expected_cached_tokens - decided.in_flight_tokens
+        swarm.view.forwarded(decided.peer, uncached, asked.keys)
         work_s[decided.peer] += uncached / 1000.0
     assert len(work_s) == 5, "others compute the prefix, too, as soon as that is faster than to wait"
-    assert max(work_s.values()) < 0.7 * (0.536 + 63 * 0.088)
+    assert sum(work_s.values()) == pytest.approx(64 * 0.088 + 4 * 0.448), "each but the first finds it there"
+    assert max(work_s.values()) < 1.15 * sum(work_s.values()) / 5
 
 
 def test_concurrent_cold_prompts_are_shared_even_when_a_round_trip_is_long() -> None:
@@ -304,6 +338,7 @@ def test_a_newcomer_gets_its_share_and_not_all_for_having_done_nothing_yet() -> 
     swarm = Swarm()
     slow = replace(IDLE, prefill_tokens_per_s=200.0)
     swarm.own = replace(swarm.own, load=slow)
+    swarm.view.measured_here(slow)
     for peer in (A, B, C):
         swarm.hear(peer, load=slow)
     for n in range(10, 50):
