@@ -100,6 +100,7 @@ def rank(
             options=options,
             mine=mine,
             ready=own.ready,
+            keys=prompt.keys,
             prompt_tokens=prompt.tokens,
             tenancy=tenancy,
             config=config,
