@@ -102,6 +102,7 @@ def rank(
             options=options,
             mine=mine,
             ready=own.ready,
+            keys=prompt.keys,
             prompt_tokens=prompt.tokens,
             tenancy=tenancy,
             config=config,

@@ -268,18 +268,18 @@ def test_a_header_that_everybody_has_decides_nothing() -> None:
     for peer in (A, B, C, D):
         swarm.hear(peer, header)
     served = Counter(_serve(swarm, (*header, *chain(n, 16))) for n in range(10, 30))
-    assert served == {ME: 5, A: 4, B: 4, C: 4, D: 3}
+    assert sorted(served.values()) == [4, 4, 4, 4, 4]
 
 
 def test_cold_prompts_one_after_the_other_go_round() -> None:
     swarm = _five_idle_nodes()
     served = Counter(_serve(swarm, chain(n, 31)) for n in range(10, 30))
-    assert served == {ME: 5, A: 4, B: 4, C: 4, D: 3}
+    assert sorted(served.values()) == [4, 4, 4, 4, 4]
 
 
 def test_a_cold_prompt_stays_unless_moving_it_makes_two_nodes_evener() -> None:
     """Else all nodes would move what comes at once to the same one, that they all believe to be idle."""
-    swarm = _five_idle_nodes()
+    swarm = _five_idle_nodes(agreement=0.0)
     swarm.worked(ME, 500)
     ranking = swarm.rank(prompt(LONG))
     assert (order(ranking)[0], ranking.reason) == (ME, "cold, placed on the least busy node")
@@ -378,8 +378,8 @@ def test_equal_holders_of_a_prefix_take_turns() -> None:
         ranking = swarm.rank(prompt((*LONG[:16], *chain(n, 16))))
         served.append(ranking.targets[0].peer)
         swarm.worked(ranking.targets[0].peer, 264)
-    assert served == [A, B, A, B]
-    assert ranking.reason == "equally cached, placed on the least busy node"
+    assert sorted(served) == [A, A, B, B]
+    assert ranking.reason == "equally cached, placed by its first new page"
 
 
 def test_a_prompt_that_is_cached_here_stays_here() -> None:
@@ -406,10 +406,10 @@ def test_a_somewhat_slower_node_takes_its_turn_unless_serving_here_is_faster() -
     swarm = Swarm()
     swarm.hear(A, load=slower)
     swarm.hear(B)
-    swarm.worked(B, 500)
-    swarm.worked(ME, 1100)
+    swarm.worked(B, 1300)
+    swarm.worked(ME, 2500)
     assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == B
-    swarm.own = replace(swarm.own, load=replace(slower, recent_prefill_tokens=1100))
+    swarm.own = replace(swarm.own, load=replace(slower, recent_prefill_tokens=2500))
     assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == A
 
 
@@ -422,8 +422,8 @@ def test_a_target_that_the_client_chose_is_the_only_one() -> None:
     assert order(swarm.rank(prompt(LONG), target=B)) == []
 
 
-def _five_idle_nodes(*, round_trip_s: float = 0.002) -> Swarm:
-    swarm = Swarm()
+def _five_idle_nodes(*, round_trip_s: float = 0.002, agreement: float = 0.1) -> Swarm:
+    swarm = Swarm(config=Config(routing=RoutingConfig(placement_agreement=agreement)))
     for peer in (A, B, C, D):
         swarm.hear(peer, round_trip_s=round_trip_s)
     return swarm
