@@ -1,12 +1,13 @@
 """What a node adds to a direct call of its engine: latency, CPU per request, CPU per streamed token.
 
-    python -m benchmarks.overhead [--rounds 5] [--requests 200] [--json FILE]
+    python -m benchmarks.overhead [--rounds 5] [--requests 200] [--beside CHECKOUT] [--json FILE]
 
 Engines answer at once, so that all that is measured is what stands before them: nothing, a bare proxy on the
 node's own HTTP, a node that serves here, a node that forwards to another one (the same machine, so that the
 round trip is next to nothing). Rounds take turns, and what is added is the difference within a round. CPU
 time is that of the node, or of both nodes, less what they use when nobody asks. The prompts have 540 tokens,
-of which all but the last page is cached.
+of which all but the last page is cached. With `--beside` the nodes of another checkout of this repository
+take their turns as well: what changed shows even where the machine is busy.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def measure(system: System, requests: Sequence[bytes], *, at_once: int = 1) -> R
     )
 
 
-def start(starter: Processes, model: Path, *pace: str) -> list[System]:
+def start(starter: Processes, model: Path, *pace: str, beside: Path | None) -> list[System]:
     """The systems over two engines."""
     workers = [starter.worker(model, *pace) for _ in range(2)]
     port = free_port()
@@ -117,16 +118,26 @@ def start(starter: Processes, model: Path, *pace: str) -> list[System]:
     bare = starter.start(command, name="bare", url=f"http://127.0.0.1:{port}")
     assert bare.popen.stdout is not None
     bare.popen.stdout.readline()
+    systems = [
+        System(name="direct", url=workers[0].url, parts=()),
+        System(name="bare proxy", url=bare.url, parts=(bare,)),
+        *nodes(starter, workers, suffix=""),
+    ]
+    if beside is not None:
+        starter.repository, ours = beside, starter.repository
+        systems += nodes(starter, workers, suffix=f", {beside.name}")
+        starter.repository = ours
+    return with_idle(systems)
+
+
+def nodes(starter: Processes, workers: Sequence[Process], *, suffix: str) -> list[System]:
+    """Two nodes that know each other: what one serves itself, and what it forwards."""
     here, there = swarm(starter, workers, "--allow-overrides")
     ids = [str(node.ready["peer_id"]) for node in (here, there)]
-    return with_idle(
-        [
-            System(name="direct", url=workers[0].url, parts=()),
-            System(name="bare proxy", url=bare.url, parts=(bare,)),
-            System(name="local", url=here.url, parts=(here,), target=ids[0]),
-            System(name="forwarded", url=here.url, parts=(here, there), target=ids[1]),
-        ]
-    )
+    return [
+        System(name=f"local{suffix}", url=here.url, parts=(here,), target=ids[0]),
+        System(name=f"forwarded{suffix}", url=here.url, parts=(here, there), target=ids[1]),
+    ]
 
 
 def with_idle(systems: Sequence[System]) -> list[System]:
@@ -202,6 +213,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=200, help="per round and system")
+    parser.add_argument("--beside", type=Path, help="another checkout, measured in the same turns")
     parser.add_argument("--json", type=Path, help="where the raw numbers go")
     options = parser.parse_args()
     facts = header()
@@ -213,7 +225,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as directory, processes(Path(directory)) as starter:
         model = make_model(Path(directory) / "model")
-        systems = start(starter, model, "--instant")
+        systems = start(starter, model, "--instant", beside=options.beside)
         count, rounds = options.requests, options.rounds
         for title, stream in (("whole answers of one token", False), ("streams of one token", True)):
             requests = bodies(stream=stream, max_tokens=1, count=count)
@@ -224,7 +236,8 @@ def main() -> None:
     for pace in PACES_TOKENS_PER_S:
         with tempfile.TemporaryDirectory() as directory, processes(Path(directory)) as starter:
             model = make_model(Path(directory) / "model")
-            systems = start(starter, model, "--decode", str(pace), "--prefill", "1000000")
+            speed = ("--decode", str(pace), "--prefill", "1000000")
+            systems = start(starter, model, *speed, beside=options.beside)
             requests = bodies(stream=True, max_tokens=STREAM_TOKENS, count=STREAMS)
             measured = keep(f"paced {pace}", run_case(systems, requests, rounds=rounds, at_once=STREAMS))
             show_streams(f"{STREAMS} streams at once of {pace} tokens/s each", measured)

@@ -47,7 +47,8 @@ PIECES = {
     "cost, not learning": (replace(COST, rent_learns=False), True),
     "cost, evictions not priced": (replace(COST, rent_prices_evictions=False), True),
     "cost, no placement": (replace(COST, cold_round_trip_share_max=0.0), True),
-    "cost, placement without hysteresis": (replace(COST, placement_gain=0.0), True),
+    "cost, placement without agreement": (replace(COST, placement_agreement=0.0), True),
+    "cost, placement without either": (replace(COST, placement_agreement=0.0, placement_gain=0.0), True),
 }
 """Configurations, and whether they keep a ledger of rents."""
 

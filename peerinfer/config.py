@@ -41,6 +41,7 @@ MAY_BE_ZERO = frozenset(
         "cold_round_trip_share_max",
         "placement_slack",
         "placement_gain",
+        "placement_agreement",
         "ask_peers_max",
         "slower_max",
         "bias_s_max",
@@ -103,6 +104,10 @@ class RoutingConfig(Section):
     """A cold prompt leaves this node only if the other one has done less lately by this many times the
     prompt's prefill. Higher: less is moved. At 0, nodes that do not hear of each other in time all move what
     comes at once to the same node."""
+    placement_agreement: float = 0.1  # measured: docs/routing.md
+    """Of equals, those that have done more lately than the least busy one by at most this share count as
+    idle: a hash of the prompt's first new page decides among them, on all nodes alike. Higher: more prefixes
+    are computed once, and shares are less even. At 0 each node takes the least busy one by itself."""
     bias_s_max: float = 0.0  # measured: docs/routing.md
     """By so much at most a peer counts as dearer or cheaper than predicted, because predictions about it were
     wrong lately; 0: predictions are not corrected. Higher: a link that is worse than its round trip is left

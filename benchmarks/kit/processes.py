@@ -50,12 +50,15 @@ class Processes:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         """For models, data directories and logs."""
+        self.repository = REPOSITORY
+        """Whose code is run: this one's, or another checkout's beside it."""
         self._started: list[Process] = []
 
     def start(self, command: Sequence[str], *, name: str, url: str = "") -> Process:
         """Start a command; its standard error goes to a log of its name."""
         log = (self.directory / f"{name}.log").open("w")
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        # Safe: without the working directory, which is a checkout, too.
+        environment = {**os.environ, "PYTHONPATH": str(self.repository.resolve()), "PYTHONSAFEPATH": "1"}
         popen = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
         )

@@ -5,6 +5,7 @@ A node that is stopped by a signal ends with status 0: that is what was asked fo
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -140,6 +141,8 @@ async def _run(
             open_api=not (config.http.api_key or ip_address(listening.getsockname()[0]).is_loopback),
         )
         show_ready(ready, as_json=options.as_json)
+        gc.collect()
+        gc.freeze()  # 140,000 objects that stay: each full collection went through them, for 70 ms (measured)
         await trio.sleep_forever()
 
 

@@ -18,6 +18,12 @@ from peerinfer.core.types import PeerId
 RECENT_S = 43.0
 """The span that `recent_work_s` stands for: work counts half every 30 s (docs/protocol.md), 30 / ln 2."""
 
+WAIT_TIMES = 1.1  # guess
+"""A wait that is this many times the expected one is as expected. Higher: fewer refusals, and later ones."""
+
+PREFILLS_PER_REFUSAL = 0.5  # guess
+"""Higher: what was refused stays sooner, and bursts at one entry are shared out less evenly."""
+
 
 def worth_asking(
     targets: Sequence[Candidate], config: RoutingConfig, *, was_refused: bool
@@ -36,12 +42,23 @@ def worth_asking(
     return ()
 
 
+def margin_s(config: RoutingConfig, ranking: Sequence[Candidate], *, refused: int) -> float:
+    """What a peer must save for a request that so many have refused as `slower`.
+
+    A refusal says that others move to where this node wants to move. If all try again for the sake of one
+    prompt's prefill, they only change places; so it takes more with every refusal.
+    """
+    mine = next((each for each in ranking if not each.away), None)
+    return config.forward_margin_s + (refused * PREFILLS_PER_REFUSAL * mine.prefill_s if mine else 0.0)
+
+
 def wait_at_most_s(target: Candidate, targets: Sequence[Candidate]) -> float | None:
     """The wait at a target beyond which the next best is faster; None if there is no other.
 
-    What was expected, and the round trip that a refusal takes, is granted in any case.
+    What was expected, as exactly as waits can be, and the round trip that a refusal takes, are granted in any
+    case.
     """
     others = [other.cost_s for other in targets if other.peer != target.peer]
     if not others:
         return None
-    return max(min(others) - target.prefill_s, target.wait_s + target.rtt_s)
+    return max(min(others) - target.prefill_s, WAIT_TIMES * target.wait_s + target.rtt_s)

@@ -30,7 +30,7 @@ from peerinfer.core.frames import (
     Request,
     Wait,
 )
-from peerinfer.core.types import Endpoint, Load, Usage
+from peerinfer.core.types import Endpoint, Given, Load, Usage
 from peerinfer.core.wire import ID_CHARS_MAX, Fields, clamped, is_label, load_fields, read_map, whole
 
 FRAME_OVERHEAD_BYTES_MAX = 64 * 1024
@@ -101,6 +101,7 @@ def _write_request(frame: Request) -> dict[str, object]:
     }
     if frame.wait_at_most_s is not None:
         fields["wait_at_most_s"] = clamped(frame.wait_at_most_s, most=SECONDS_MAX)
+    fields |= _given_fields("after", frame.after)
     if frame.answered_token_ids:  # a kind of its own: who does not know it must not answer from the start
         fields |= {"t": "continue", "answered_token_ids": _packed(frame.answered_token_ids)}
     return fields
@@ -112,7 +113,14 @@ def _write_stamp(frame: Accept | Wait | EndFrame) -> dict[str, object]:
         "incarnation": whole(frame.incarnation),
         "seq": whole(frame.seq),
         "load": load_fields(frame.load),
+        **_given_fields("yours", frame.yours),
     }
+
+
+def _given_fields(name: str, given: Given | None) -> dict[str, object]:
+    if given is None:
+        return {}
+    return {name: {"requests": whole(given.requests), "tokens": whole(given.tokens)}}
 
 
 def _write_refuse(frame: Refuse) -> dict[str, object]:
@@ -123,6 +131,7 @@ def _write_refuse(frame: Refuse) -> dict[str, object]:
         "wait_s": clamped(frame.wait_s, most=SECONDS_MAX),
         "incarnation": whole(frame.incarnation),
         "seq": whole(frame.seq),
+        **_given_fields("yours", frame.yours),
     }
     if frame.param is not None:
         fields["param"] = frame.param[:CODE_CHARS_MAX]
@@ -202,6 +211,7 @@ def _read_request(id: str, fields: Fields) -> Request:
         wait_at_most_s=(
             fields.real("wait_at_most_s", most=SECONDS_MAX) if fields.has("wait_at_most_s") else None
         ),
+        after=_read_given(fields, "after"),
     )
 
 
@@ -215,6 +225,7 @@ def _read_accept(id: str, fields: Fields) -> Accept:
         incarnation=fields.uint("incarnation"),
         seq=fields.uint("seq"),
         load=fields.load("load"),
+        yours=_read_given(fields, "yours"),
     )
 
 
@@ -231,6 +242,7 @@ def _read_refuse(id: str, fields: Fields) -> Refuse:
         incarnation=fields.uint("incarnation"),
         seq=fields.uint("seq"),
         load=load,
+        yours=_read_given(fields, "yours"),
     )
 
 
@@ -249,6 +261,7 @@ def _read_wait(id: str, fields: Fields) -> Wait:
         incarnation=fields.uint("incarnation"),
         seq=fields.uint("seq"),
         load=fields.load("load"),
+        yours=_read_given(fields, "yours"),
         known_incarnation=fields.uint("known_incarnation", default=0),
     )
 
@@ -265,6 +278,7 @@ def _read_end(id: str, fields: Fields) -> EndFrame:
         tree_version=fields.uint("tree_version"),
         seq=fields.uint("seq"),
         load=fields.load("load"),
+        yours=_read_given(fields, "yours"),
     )
 
 
@@ -272,6 +286,13 @@ def _read_error(id: str, fields: Fields) -> ErrorFrame:
     return ErrorFrame(
         id=id, code=fields.label("code"), message=fields.text("message", chars_max=MESSAGE_CHARS_MAX)
     )
+
+
+def _read_given(fields: Fields, name: str) -> Given | None:
+    if not fields.has(name):
+        return None
+    given = fields.map(name)
+    return Given(given.uint("requests"), given.uint("tokens"))
 
 
 def _packed(token_ids: tuple[int, ...]) -> bytes:

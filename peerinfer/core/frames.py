@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from peerinfer.core.types import Endpoint, Load, Usage
+from peerinfer.core.types import Endpoint, Given, Load, Usage
 
 RefuseCode = Literal["overloaded", "draining", "not_ready", "wrong_model", "bad_request", "slower"]
 
@@ -34,6 +34,8 @@ class Request:
     """After this the entry node has given up."""
     wait_at_most_s: float | None = None
     """Refuse it as `slower` if it would wait longer than this for its prefill; None: however long."""
+    after: Given | None = None
+    """What the opener had given to this peer before: it knows of that wait, and of what it gives it later."""
     answered_token_ids: tuple[int, ...] = ()
     """The answer's tokens that the client has already: serve what follows them."""
 
@@ -46,6 +48,8 @@ class Accept:
     incarnation: int
     seq: int
     load: Load
+    yours: Given | None = None
+    """What the receiver has given to the sender and is in `load`: what it has given beyond that is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,8 @@ class Refuse:
     incarnation: int = 0
     seq: int = 0
     load: Load | None = None
+    yours: Given | None = None
+    """As in `Accept`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,8 @@ class Wait:
     load: Load
     known_incarnation: int = 0
     """The asker's incarnation as this node knows it; an asker that finds it above its own goes beyond it."""
+    yours: Given | None = None
+    """As in `Accept`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +135,8 @@ class EndFrame:
     """The version of the owner's tree that first covers this request."""
     seq: int
     load: Load
+    yours: Given | None = None
+    """As in `Accept`, without this request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ from math import inf
 
 from peerinfer.config import Config
 from peerinfer.core.breaker import Breaker
-from peerinfer.core.cost_model import wait_s
+from peerinfer.core.cost_model import Rates, wait_s, with_given
 from peerinfer.core.estimate import Estimate
 from peerinfer.core.failure_detector import FailureDetector
+from peerinfer.core.in_flight import InFlight
 from peerinfer.core.prediction_error import PredictionError
 from peerinfer.core.types import Load, NodeState, PeerId
 
@@ -76,6 +77,7 @@ class Peer:
 
     __slots__ = (
         "_config",
+        "_rates",
         "_round_trips",
         "addrs",
         "breaker",
@@ -86,6 +88,8 @@ class Peer:
         "error",
         "error_s",
         "estimate",
+        "has_in_flight",
+        "in_flight",
         "incarnation",
         "load",
         "load_at",
@@ -101,10 +105,20 @@ class Peer:
         "seq",
         "state",
         "unsettled_tokens",
+        "unsettled_wait_s",
         "usable_from",
     )
 
-    def __init__(self, peer: PeerId, estimate: Estimate, config: Config, *, incarnation: int, now: float):
+    def __init__(
+        self,
+        peer: PeerId,
+        estimate: Estimate,
+        *,
+        config: Config,
+        rates: Rates,
+        incarnation: int,
+        now: float,
+    ) -> None:
         self.peer = peer
         self.estimate = estimate
         self.detector = FailureDetector(config.anti_entropy, now=now)
@@ -112,11 +126,12 @@ class Peer:
         """The status that `PeerView.expire` told last."""
         self.addrs: tuple[str, ...] = ()
         self.round_trip_s: float | None = None
-        self.unsettled_tokens = 0
+        self.in_flight = InFlight()
         self.breaker = Breaker()
         self.error = PredictionError()
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS_KEPT)
         self._config = config.routing
+        self._rates = rates
         self.renew(incarnation)
 
     def renew(self, incarnation: int) -> None:
@@ -141,10 +156,18 @@ class Peer:
         rate = self.load.prefill_tokens_per_s
         self.prefill_s_per_token = 1.0 / rate if rate else 0.0
         """0 is not measured yet."""
+        unsettled = self.in_flight.unsettled
+        self.unsettled_tokens = unsettled.tokens
+        self.has_in_flight = self.in_flight.has_pages
         ahead_tokens = self.load.queued_prefill_tokens + self.unsettled_tokens
         self.recent_tokens = self.load.recent_prefill_tokens + ahead_tokens
-        self.busy_until = self.load_at + wait_s(self.load, self._config)
+        told_s = wait_s(self.load, self._rates)
+        self.busy_until = self.load_at + told_s
         """When the work that it told of is done: told waits shrink while we hear nothing new."""
+        self.unsettled_wait_s = 0.0
+        """What the work adds to that of which it has not told."""
+        if unsettled.requests:
+            self.unsettled_wait_s = wait_s(with_given(self.load, unsettled), self._rates) - told_s
         self.error_s = self.error.at(self.load_at)
         """By how much predictions about it are off; None while too little is known."""
         measured = self.round_trip_s

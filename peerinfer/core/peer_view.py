@@ -11,47 +11,22 @@ stale or wrong and costs time only, never an answer (§3.5). Everything is bound
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from math import inf
-from statistics import median_low
 from typing import Literal
 
 from peerinfer.config import Config
+from peerinfer.core.cost_model import Rates, typical
 from peerinfer.core.estimate_index import PAGE_BYTES, Differ, EstimateIndex, difference
+from peerinfer.core.in_flight import InFlight
+from peerinfer.core.news import Applied, Change
 from peerinfer.core.peer import Peer, PeerRecord, PeerStatus
 from peerinfer.core.prediction_error import PredictionError
 from peerinfer.core.push_back import resume_at
 from peerinfer.core.radix_tree import RadixTree
 from peerinfer.core.snapshot import Snapshot
-from peerinfer.core.types import Load, PageKey, PeerId
+from peerinfer.core.types import Given, Load, PageKey, PeerId
 
 __all__ = ["Applied", "Change", "PeerRecord", "PeerStatus", "PeerView"]
-
-
-class Applied(Enum):
-    """What a snapshot changed."""
-
-    APPLIED = "applied"
-    """The peer's tree is this one now."""
-    HEARTBEAT = "heartbeat"
-    """The tree is the one that is held already; load, push-back and liveness are taken over."""
-    STALE = "stale"
-    """Nothing: all of it is older than what is known, or a duplicate."""
-    NEEDS_PULL = "needs_pull"
-    """It names a tree that is not held and did not bring it; the rest is taken over if it is news."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A peer became something else to us."""
-
-    peer: PeerId
-    status: PeerStatus | Literal["forgotten"]
-    before: PeerStatus | None
-    """None for a new peer."""
-    silence_s: float
-    """Since the last sign of life."""
 
 
 class PeerView:
@@ -70,9 +45,11 @@ class PeerView:
         self.own = own
         """Trie_i: exact, written by the engine's events."""
         self.page_size = page_size
-        self.own_unsettled_tokens = 0
-        """What was decided to be served here and is not in the engine's load yet."""
+        self.own_in_flight = InFlight()
+        """What was decided to be served here and has not ended."""
         self.own_error = PredictionError()
+        self.rates = Rates.prior(config.routing)
+        """What stands in for the rates of nodes that have not measured theirs."""
         self._config = config
         self._peers: dict[PeerId, Peer] = {}
         self._index = EstimateIndex(differ)
@@ -91,8 +68,12 @@ class PeerView:
 
     def typical_prefill_tokens_per_s(self) -> float:
         """The median of the rates that peers have measured; 0 if none has."""
-        rates = [peer.load.prefill_tokens_per_s for peer in self._peers.values()]
-        return median_low([rate for rate in rates if rate] or [0.0])
+        return typical(peer.load.prefill_tokens_per_s for peer in self._peers.values())
+
+    @property
+    def own_unsettled_tokens(self) -> int:
+        """What is to be computed here and is not in the engine's load yet."""
+        return self.own_in_flight.unsettled.tokens
 
     # What people and other parts of the node read
 
@@ -177,11 +158,28 @@ class PeerView:
             self._index.insert(known.estimate, keys, tree_version=tree_version)
             self._bound_pages(now=now)
 
-    def observe_load(self, peer: PeerId, load: Load, *, incarnation: int, seq: int, now: float) -> None:
-        """A reply carried the peer's load. It is stamped with the seq of the message before it."""
+    def observe_load(
+        self,
+        peer: PeerId,
+        load: Load,
+        *,
+        incarnation: int,
+        seq: int,
+        now: float,
+        yours: Given | None = None,
+    ) -> None:
+        """A reply carried the peer's load. It is stamped with the seq of the message before it.
+
+        `yours`: of what was forwarded there, what has come and has not ended.
+        """
         known = self._in_life(peer, incarnation)
-        if known is None or seq < known.load_seq:
+        if known is None:
             return
+        if yours is not None:
+            known.in_flight.arrived_in_all(yours)
+        if seq < known.load_seq:
+            known.weigh()
+            return  # a snapshot overtook it
         known.told_load(load, seq=seq, now=now)
         known.detector.heard(now=now)
         known.weigh()
@@ -224,14 +222,20 @@ class PeerView:
             known.error.observe(error_s, now=now)
             known.weigh()
 
-    def forwarded(self, peer: PeerId, uncached_tokens: int) -> None:
-        """A request goes there, or stays here if `peer` is this node; it counts as load from now on.
+    def measured_here(self, load: Load) -> None:
+        """This node's load: who has measured no rates counts as this node, and this node as its peers."""
+        self.rates.learn(load, (peer.load for peer in self._peers.values()), self._config.routing)
+
+    def forwarded(self, peer: PeerId, uncached_tokens: int, keys: Sequence[PageKey] = ()) -> None:
+        """A request goes there, or stays here if `peer` is this node; it counts from now on: its tokens as
+        load, and its pages as coming.
 
         To be called at the decision. The peer's own word is a round trip away, and until then other
         decisions must not take it for idle.
         """
-        if peer == self.me or peer in self._peers:
-            self._add_unsettled(peer, uncached_tokens)
+        if (book := self._in_flight(peer)) is not None:
+            book.sent(Given(1, uncached_tokens), keys)
+            self._weigh(peer)
 
     def tried(self, peer: PeerId, *, within_s: float, now: float) -> None:
         """A request is being sent there; if the peer failed before, nobody else tries it within this time."""
@@ -240,8 +244,18 @@ class PeerView:
             known.tried(within_s=within_s, now=now)
 
     def settled(self, peer: PeerId, uncached_tokens: int) -> None:
-        """What `forwarded` added is in the load that the peer (or our engine) tells, or will never come."""
-        self._add_unsettled(peer, -uncached_tokens)
+        """The load that the peer (or our engine) tells counts these of the forwarded tokens."""
+        if (book := self._in_flight(peer)) is not None:
+            book.arrived(Given(1, uncached_tokens))
+            self._weigh(peer)
+
+    def ended(
+        self, peer: PeerId, uncached_tokens: int, keys: Sequence[PageKey] = (), *, was_settled: bool
+    ) -> None:
+        """A forwarded request is over, however it ended; `was_settled`: the load that is known counts it."""
+        if (book := self._in_flight(peer)) is not None:
+            book.ended(Given(1, uncached_tokens), keys, had_arrived=was_settled)
+            self._weigh(peer)
 
     def link_down(self, peer: PeerId, *, now: float) -> None:
         """The last connection to the peer broke: suspect until its own word comes.
@@ -285,7 +299,14 @@ class PeerView:
         if len(self._peers) >= self._config.anti_entropy.peers_max:
             silent = min(self._peers.values(), key=lambda known: (known.detector.heard_at, known.peer))
             self._forget(silent, now=now)
-        known = Peer(peer, self._index.open(), self._config, incarnation=snapshot.incarnation, now=now)
+        known = Peer(
+            peer,
+            self._index.open(),
+            config=self._config,
+            rates=self.rates,
+            incarnation=snapshot.incarnation,
+            now=now,
+        )
         self._peers[peer] = known
         return known
 
@@ -330,12 +351,19 @@ class PeerView:
             )
         known.weigh()
 
-    def _add_unsettled(self, peer: PeerId, tokens: int) -> None:
-        known = self._peers.get(peer)
+    def given(self, peer: PeerId) -> Given:
+        """What was forwarded to a peer and has not ended."""
+        book = self._in_flight(peer)
+        return Given() if book is None else book.given
+
+    def _in_flight(self, peer: PeerId) -> InFlight | None:
         if peer == self.me:
-            self.own_unsettled_tokens = max(0, self.own_unsettled_tokens + tokens)
-        elif known is not None:
-            known.unsettled_tokens = max(0, known.unsettled_tokens + tokens)
+            return self.own_in_flight
+        known = self._peers.get(peer)
+        return None if known is None else known.in_flight
+
+    def _weigh(self, peer: PeerId) -> None:
+        if (known := self._peers.get(peer)) is not None:
             known.weigh()
 
     # The pool

@@ -6,10 +6,14 @@ options are in, the answer is the same. Nodes that must not be forwarded to are 
 
 `cost` in words: the cheapest node serves, but a peer only if that saves more than a margin, and only until
 the rents that were paid for its prefix have reached the price of computing it here (core/rent.py). Nodes that
-differ by less than some share of the prefill that even the cheapest has to do are as good as each other:
-among them the one that has computed the least lately serves, so that cold prompts spread, and a prefix that
-every node holds (a common system prompt) decides nothing. What is best served here leaves only if that makes
-the two nodes evener: else all nodes would move what comes at once to the one that they all take for idle.
+differ by less than some share of the prefill that even the cheapest has to do are as good as each other, so
+that cold prompts spread, and a prefix that every node holds (a common system prompt) decides nothing. Among
+those that hold as much as any and are about as idle as the idlest, the first page that they all lack
+decides: the node with the highest hash of that page and its own id serves (rendezvous hashing). So entry
+nodes that have not yet heard of each other's choices make the same one, and a prefix is computed once. Where
+there is no such node, or page, the one that has computed the least lately serves. What is best served here
+then leaves only if that makes the two nodes evener: else all nodes would move what comes at once to the one
+that they all take for idle.
 Two bounds keep placement from costing anybody: a node counts as good as this one only if its round trip is
 small against its own prefill, and as good as the cheapest only if it is not much slower. What a node has
 computed lately is its owner's word, since other entry nodes send it work, too.
@@ -19,15 +23,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from heapq import nsmallest
 from typing import NamedTuple
 
 from peerinfer.config import RoutingConfig
 from peerinfer.core.rent import Tenancy
-from peerinfer.core.types import PeerId
+from peerinfer.core.types import PageKey, PeerId
 
 TARGETS_MAX = 32
 """Targets that are ranked and kept with a decision; more than are ever tried."""
+_MIX = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: each bit of the product's head depends on all bits
+_MASK = (1 << 64) - 1
 
 
 class Candidate(NamedTuple):
@@ -55,6 +63,9 @@ class Candidate(NamedTuple):
     """The prefill it has done lately and has been given to do, in its own seconds."""
     bias_s: float
     """Part of the cost: how much more wrong predictions about it were lately than those about this node."""
+    in_flight_tokens: int = 0
+    """Of the prompt, what is not cached there yet but will be: it computes it for requests that it was given
+    before. The wait counts that, the prefill does not."""
 
     @property
     def is_me(self) -> bool:
@@ -71,6 +82,8 @@ class Situation:
     mine: Candidate
     """This node, ready or not."""
     ready: bool
+    keys: tuple[PageKey, ...]
+    """The prompt's whole pages."""
     prompt_tokens: int | None
     tenancy: Tenancy | None
     """What there is to rent or to buy; None where nothing is, and for policies that do not ask."""
@@ -118,15 +131,48 @@ def cost(situation: Situation) -> Choice:
             if option.cost_s <= limit_s and option.rtt_s <= share * option.prefill_s
         ]
         if len(equal) > 1:
-            chosen = min(equal, key=lambda option: (option.recent_work_s, option))
-            here = situation.mine
-            enough_s = chosen.recent_work_s + config.placement_gain * here.prefill_s
-            is_best = situation.ready and here.cost_s <= best.cost_s + config.forward_margin_s
-            if is_best and here.recent_work_s <= enough_s:
-                chosen = here
             kind = "equally cached" if best.expected_cached_tokens else "cold"
+            chosen = _agreed(equal, best, situation)
+            if chosen is not None:
+                return _before_others(chosen, situation), f"{kind}, placed by its first new page"
+            chosen = _least_busy(equal, best, situation)
             return _before_others(chosen, situation), f"{kind}, placed on the least busy node"
     return _unless_here(best, situation)
+
+
+def _agreed(equal: list[Candidate], best: Candidate, situation: Situation) -> Candidate | None:
+    """Whom every node that knows about the same would choose; None if there is nobody, or no such page."""
+    share = situation.config.placement_agreement
+    if not share or best.matched_pages >= len(situation.keys):
+        return None
+    page = situation.keys[best.matched_pages]
+    idle_s = (1.0 + share) * min(option.recent_work_s for option in equal)
+    agreed = [
+        option
+        for option in equal
+        if option.expected_cached_tokens >= best.expected_cached_tokens and option.recent_work_s <= idle_s
+    ]
+    return max(agreed, key=lambda option: (_lot(page, option.peer), option.peer), default=None)
+
+
+def _least_busy(equal: list[Candidate], best: Candidate, situation: Situation) -> Candidate:
+    """Whoever has computed the least lately, unless serving here is best, and moving makes nothing evener."""
+    config, here = situation.config, situation.mine
+    chosen = min(equal, key=lambda option: (option.recent_work_s, option))
+    enough_s = chosen.recent_work_s + config.placement_gain * here.prefill_s
+    is_best = situation.ready and here.cost_s <= best.cost_s + config.forward_margin_s
+    return here if is_best and here.recent_work_s <= enough_s else chosen
+
+
+def _lot(page: PageKey, peer: PeerId) -> int:
+    """A node's number for a page, the same everywhere."""
+    return (page ^ _seat(peer)) * _MIX & _MASK
+
+
+@lru_cache(maxsize=4096)
+def _seat(peer: PeerId) -> int:
+    """A node's place among all numbers; ids are no numbers, and a decision may look at many."""
+    return int.from_bytes(blake2b(peer.encode(), digest_size=8).digest(), "little")
 
 
 def least_load(situation: Situation) -> Choice:

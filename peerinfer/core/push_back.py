@@ -11,7 +11,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from peerinfer.config import PushBackConfig, RoutingConfig
-from peerinfer.core.cost_model import wait_s
+from peerinfer.core.cost_model import Rates, wait_s
 from peerinfer.core.types import Load, PeerId
 
 
@@ -20,7 +20,7 @@ class PushBack:
 
     def __init__(self, config: PushBackConfig, routing: RoutingConfig | None = None) -> None:
         self._config = config
-        self._routing = routing or RoutingConfig()
+        self._rates = Rates.prior(routing or RoutingConfig())
         self._pushing = False
         self.paused_until = 0.0
         """When peers may be back that heard the last update; in the past unless pushing back."""
@@ -32,7 +32,7 @@ class PushBack:
             self._pushing = True
         elif load.queued < queue_max / 2:
             self._pushing = False
-        drain_s = wait_s(load, self._routing) if self._pushing else 0.0
+        drain_s = wait_s(load, self._rates) if self._pushing else 0.0
         paused_for_s = min(drain_s, self._config.pause_s_max)
         self.paused_until = now + paused_for_s
         return paused_for_s

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peerinfer.config import RoutingConfig
-from peerinfer.core.cost_model import slot_wait_s, transfer_s
+from peerinfer.core.cost_model import transfer_s, wait_s, with_given
 from peerinfer.core.peer import Peer, PeerStatus
 from peerinfer.core.peer_view import PeerView
 from peerinfer.core.policies import POLICIES, TARGETS_MAX, Candidate, Situation
@@ -84,7 +84,9 @@ def rank(
         raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
     weighing = _Weighing(view, prompt, own, config)
     mine = weighing.mine()
-    options, skipped = weighing.peers(now)
+    # Where it is not known how far a peer is, one forward may lose more than all of them will ever save.
+    measured_only = policy == "cost" and own.ready and target is None
+    options, skipped = weighing.peers(now, measured_only=measured_only)
     if own.ready:
         options.append(mine)
     if not options:
@@ -100,6 +102,7 @@ def rank(
             options=options,
             mine=mine,
             ready=own.ready,
+            keys=prompt.keys,
             prompt_tokens=prompt.tokens,
             tenancy=tenancy,
             config=config,
@@ -133,18 +136,35 @@ class _Weighing:
         """This node: no round trip, an exact tree, the load of this moment."""
         own, view, s_per_token = self._own, self._view, self._s_per_token
         matched = view.own.match_prefix(self._keys)
-        expected = min(matched * view.page_size, self._cacheable_tokens)
-        expected -= expected % own.reuse_tokens
-        prefill_s = (self._tokens - expected) * s_per_token
-        ahead_tokens = own.load.queued_prefill_tokens + view.own_unsettled_tokens
-        wait_s = slot_wait_s(own.load, self._config) + ahead_tokens * s_per_token
-        cost_s = wait_s + prefill_s
-        recent_s = (own.load.recent_prefill_tokens + ahead_tokens) * s_per_token
+        coming = view.own_in_flight.match_prefix(self._keys, matched)
+        expected = self._reusable(matched, own.reuse_tokens)
+        in_flight = self._reusable(coming, own.reuse_tokens) - expected
+        prefill_s = (self._tokens - expected - in_flight) * s_per_token
+        load = with_given(own.load, view.own_in_flight.unsettled)
+        ahead_s = wait_s(load, view.rates)
+        cost_s = ahead_s + prefill_s
+        recent_s = (load.recent_prefill_tokens + load.queued_prefill_tokens) * s_per_token
         return Candidate(
-            cost_s, False, wait_s, view.me, matched, expected, prefill_s, 0.0, None, recent_s, 0.0
+            cost_s,
+            False,
+            ahead_s,
+            view.me,
+            matched,
+            expected,
+            prefill_s,
+            0.0,
+            None,
+            recent_s,
+            0.0,
+            in_flight,
         )
 
-    def peers(self, now: float) -> tuple[list[Candidate], list[Peer]]:
+    def _reusable(self, pages: int, reuse_tokens: int) -> int:
+        """What an engine takes from its cache for the prompt, if these pages of it are there."""
+        tokens = min(pages * self._view.page_size, self._cacheable_tokens)
+        return tokens - tokens % reuse_tokens
+
+    def peers(self, now: float, *, measured_only: bool) -> tuple[list[Candidate], list[Peer]]:
         """The peers that can be forwarded to, and those that cannot. The hot loop of a decision."""
         matches = self._view.match_estimates(self._keys)
         page_size, cacheable_tokens = self._view.page_size, self._cacheable_tokens
@@ -154,7 +174,8 @@ class _Weighing:
         options: list[Candidate] = []
         skipped: list[Peer] = []
         for peer in self._view.candidates():
-            if not peer.usable_from <= now < peer.detector.suspect_at:
+            usable = peer.usable_from <= now < peer.detector.suspect_at
+            if not usable or (measured_only and peer.round_trip_s is None):
                 skipped.append(peer)
                 continue
             matched = matches[peer.estimate.slot]
@@ -163,23 +184,28 @@ class _Weighing:
                 expected = cacheable_tokens
             if peer.reuse_tokens > 1:
                 expected -= expected % peer.reuse_tokens
+            in_flight = 0
+            if peer.has_in_flight:
+                coming = peer.in_flight.match_prefix(self._keys, matched)
+                if coming > matched:
+                    in_flight = self._reusable(coming, peer.reuse_tokens) - expected
             s_per_token = peer.prefill_s_per_token or own_s_per_token
-            prefill_s = (tokens - expected) * s_per_token
-            wait_s = peer.unsettled_tokens * s_per_token
+            prefill_s = (tokens - expected - in_flight) * s_per_token
+            ahead_s = peer.unsettled_wait_s
             if peer.busy_until > now:
-                wait_s += peer.busy_until - now
+                ahead_s += peer.busy_until - now
             rtt_s = peer.detour_s
             bias_s = 0.0
             if own_error_s is not None and peer.error_s is not None:
                 bias_s = min(max(peer.error_s - own_error_s, -bias_s_max), bias_s_max)
-            cost_s = rtt_s + sent_s + wait_s + prefill_s + bias_s
+            cost_s = rtt_s + sent_s + ahead_s + prefill_s + bias_s
             age_s = None if peer.confirmed_at is None else now - peer.confirmed_at
             recent_s = peer.recent_tokens * s_per_token
             options.append(
                 Candidate(
                     cost_s,
                     True,
-                    wait_s,
+                    ahead_s,
                     peer.peer,
                     matched,
                     expected,
@@ -188,6 +214,7 @@ class _Weighing:
                     age_s,
                     recent_s,
                     bias_s,
+                    in_flight,
                 )
             )
         return options, skipped
@@ -197,10 +224,14 @@ class _Weighing:
     ) -> Tenancy | None:
         """What there is to rent from the cheapest peer, to buy, or owned; None if there is no dilemma."""
         best = min((option for option in options if option.away), default=None)
-        if best is None or not best.matched_pages:
+        if best is None:
             return None
-        key = self._keys[best.matched_pages - 1]
-        missing = best.expected_cached_tokens - mine.expected_cached_tokens
+        there = best.expected_cached_tokens + best.in_flight_tokens
+        pages = max(best.matched_pages, there // self._view.page_size)
+        if not pages:
+            return None
+        key = self._keys[pages - 1]
+        missing = there - mine.expected_cached_tokens - mine.in_flight_tokens
         price_s = missing * self._s_per_token
         rent_s = best.cost_s - mine.cost_s + max(0.0, price_s)
         if rent_s <= 0.0:
@@ -236,4 +267,6 @@ def _reason(peer: Peer, now: float) -> str:
         return f"suspect: last heard of {now - peer.detector.heard_at:.1f} s ago"
     if status is PeerStatus.PAUSED:
         return f"paused for another {peer.usable_from - now:.1f} s"
+    if status is PeerStatus.ALIVE:
+        return "its round trip is not measured yet"
     return str(status)

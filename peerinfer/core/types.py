@@ -58,6 +58,23 @@ class Load:
     """Requests the engine runs at the same time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Requests that one node has given to another, and that have not ended."""
+
+    requests: int = 0
+    tokens: int = 0
+    """Of their prompts, what the giver expected to have to be computed. It stays the same until they end."""
+
+    def plus(self, other: Given) -> Given:
+        """Both."""
+        return Given(self.requests + other.requests, self.tokens + other.tokens)
+
+    def minus(self, other: Given) -> Given:
+        """What is left without the other; never less than nothing."""
+        return Given(max(0, self.requests - other.requests), max(0, self.tokens - other.tokens))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Token counts of one answer, as OpenAI's `usage` has them."""
@@ -106,7 +123,8 @@ class InferRequest:
     """The answer's tokens that the client has already: the end of `token_ids`, though not in `body`. Only
     engines that tell their tokens are ever given them; those answer `token_ids`, whatever the body says."""
     expected_cached_tokens: int = 0
-    """How much of the prompt this node's tree promises; the rest is to be computed."""
+    """How much of the prompt will be cached when its turn comes, as far as this node's tree and the requests
+    before it tell; the rest is to be computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,7 +132,7 @@ class EmbeddedEngine(PagedEngine[bytes]):
     async def _prefill(self, job: Job, slot: Slot, lease: Lease[bytes]) -> int:
         """Compute what is not cached of the prompt; the answer's first token."""
         begin, end = lease.cached_tokens, len(job.tokens)
-        job.prefill_left = end - begin
+        self._begin_prefill(job, end - begin)
         await self._in_thread(slot.load, lease.blobs)
         while True:
             tokens = job.tokens[begin : begin + CHUNK_TOKENS]

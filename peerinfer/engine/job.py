@@ -36,9 +36,6 @@ class Job:
         """Whether it holds a slot."""
         self.prefill_left: int | None = None
         """Prompt tokens still to be computed; None until the prompt was matched with the cache."""
-        self.matched = 0
-        """Prompt tokens that were cached when the cache had version `matched_at`."""
-        self.matched_at = -1
         self.generated = 0
         """Tokens of the answer so far."""
         self.abort: Callable[[], None] | None = None

@@ -51,8 +51,8 @@ class PageCache(Generic[Blob]):
         assert capacity_pages >= 0
         self.page_size = page_size
         self.capacity_pages = capacity_pages
-        self.version = 0
-        """Rises with every change."""
+        self.losses = 0
+        """Rises whenever pages go."""
         self._emit = emit
         self._heads: dict[tuple[int, ...], Page[Blob]] = {}
         # Least recently used first. A page is used together with all its ancestors, leaf before parent,
@@ -76,7 +76,7 @@ class PageCache(Generic[Blob]):
             page.kids = {}
         self._heads = {}
         self._order.clear()
-        self.version += 1
+        self.losses += 1
         self._emit([AllBlocksCleared()])
 
     def prefixes(self) -> Iterator[tuple[int, ...]]:
@@ -137,7 +137,7 @@ class PageCache(Generic[Blob]):
         if page is not None:
             del self._kids_of(page.parent)[page.tokens]
             del self._order[page]  # line 9: the page's blob goes with it
-            self.version += 1
+            self.losses += 1
         return page
 
     def _store(
@@ -152,7 +152,6 @@ class PageCache(Generic[Blob]):
             new.append(page)
             tip = page
         assert tip is not None
-        self.version += 1
         self._emit(
             [
                 BlockStored(

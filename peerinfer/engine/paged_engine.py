@@ -34,6 +34,7 @@ from peerinfer.engine.job import Job, Refused
 from peerinfer.engine.measured_rate import MeasuredRate
 from peerinfer.engine.openai_body import read_options, read_prompt
 from peerinfer.engine.page_cache import PageCache
+from peerinfer.engine.prefill_book import PrefillBook
 from peerinfer.engine.recent_count import RecentCount
 from peerinfer.engine.stream_chunk import StreamShape
 from peerinfer.node.ports import EngineError, EngineSink
@@ -67,6 +68,7 @@ class PagedEngine(ABC, Generic[Blob]):
         self._recent_prefill = RecentCount(RECENT_HALF_LIFE_S)
         self._decode_rate = MeasuredRate(DECODE_HALF_LIFE_TOKENS)
         self._jobs: dict[Job, None] = {}
+        self._book = PrefillBook(self.cache)
         self._nursery: trio.Nursery | None = None
         self._sink: EngineSink | None = None
         self._load_scope = trio.CancelScope()
@@ -138,18 +140,18 @@ class PagedEngine(ABC, Generic[Blob]):
     def _stop(self) -> None:
         """Free what `_start` made; no job is at work any more."""
 
+    def _begin_prefill(self, job: Job, uncached_tokens: int) -> None:
+        """It is the job's turn; `job.prefill_left` is to be kept up to date from here on."""
+        self._book.begin(job, uncached_tokens)
+
     def _prefilled(self, tokens: int, seconds: float) -> None:
         """So many prompt tokens were computed, which took so long."""
         self._prefill_rate.add(tokens, seconds)
         self._recent_prefill.add(tokens, now=trio.current_time())
 
     def _prefill_left(self, job: Job) -> int:
-        """Prompt tokens still to be computed for a job; while it waits, as the cache stands now."""
-        if job.prefill_left is not None:
-            return job.prefill_left
-        if job.matched_at != self.cache.version:
-            job.matched_at, job.matched = self.cache.version, self.cache.match_prefix(job.tokens)
-        return len(job.tokens) - job.matched
+        """Prompt tokens still to be computed for a job and for none before it."""
+        return self._book.left(job)
 
     async def _admit(self, request: InferRequest) -> Job | Exception:
         try:
@@ -171,6 +173,7 @@ class PagedEngine(ABC, Generic[Blob]):
         )
         job = Job(tokens, options, shape, context_tokens_max=self.info.context_tokens_max)
         self._jobs[job] = None
+        self._book.add(job)
         nursery.start_soon(self._work, job)
         return job
 
@@ -202,6 +205,7 @@ class PagedEngine(ABC, Generic[Blob]):
             job.fail(EngineError("the engine failed on this request by a bug; its log says more"))
         finally:
             del self._jobs[job]
+            self._book.remove(job)
             job.close()
 
     async def _load(self, after_s: float = 0.0) -> None:

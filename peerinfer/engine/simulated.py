@@ -131,7 +131,7 @@ class SimulatedEngine(PagedEngine[None]):
                 begin = trio.current_time()
                 seconds = self._prefill_s(len(job.tokens), lease.cached_tokens)
                 self._prefill = (job, begin + self._overhead_s, begin + self._overhead_s + seconds)
-                job.prefill_left = uncached
+                self._begin_prefill(job, uncached)
                 await trio.sleep(self._overhead_s + seconds)
             except BaseException:
                 lease.close()

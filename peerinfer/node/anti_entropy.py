@@ -11,6 +11,7 @@ pull at a time. Silence is the failure detector (§3.3); a node that was frozen 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -43,8 +44,10 @@ class Decode(Protocol):
 class AntiEntropy:
     """Publishes this node's snapshots and keeps the estimates of its peers."""
 
-    def __init__(self, node: Context, decode: Decode) -> None:
+    def __init__(self, node: Context, decode: Decode, *, heard: Callable[[PeerId], None]) -> None:
         self._node = node
+        self._heard = heard
+        """Is told of peers that were not known."""
         self._decode = decode
         self._latest: dict[PeerId, bytes] = {}
         self._arrived = trio.Event()
@@ -178,7 +181,10 @@ class AntiEntropy:
         except WireError as error:
             self._node.drop(kind, peer, str(error))
             return
+        was_known = peer in self._node.view
         applied = self._node.view.apply_snapshot(peer, snapshot, now=trio.current_time())
+        if not was_known and peer in self._node.view:
+            self._heard(peer)
         if applied is Applied.NEEDS_PULL:
             self.want(peer)
         if applied is not Applied.STALE:

@@ -38,6 +38,13 @@ async def _ask(node: Context, peer: PeerId, prompt: Prompt) -> None:
         return  # the overlay has told
     if isinstance(frame, Wait):
         now = trio.current_time()
-        node.view.observe_load(peer, frame.load, incarnation=frame.incarnation, seq=frame.seq, now=now)
+        node.view.observe_load(
+            peer,
+            frame.load,
+            incarnation=frame.incarnation,
+            seq=frame.seq,
+            now=now,
+            yours=frame.yours,
+        )
     else:
         log.debug("peer=%s answered an ask with %s", peer, type(frame).__name__)

@@ -10,12 +10,12 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import trio
 
 from peerinfer.config import Config
-from peerinfer.core.cost_model import wait_s
+from peerinfer.core.cost_model import wait_s, with_given, without_given
 from peerinfer.core.page_keys import PageHasher
 from peerinfer.core.peer_view import PeerStatus, PeerView
 from peerinfer.core.push_back import PushBack
@@ -23,7 +23,7 @@ from peerinfer.core.rent import RentLedger
 from peerinfer.core.retry_budget import RetryBudget
 from peerinfer.core.router import OwnState
 from peerinfer.core.swarm_key import SwarmKey
-from peerinfer.core.types import EngineState, Load, NodeState, PeerId
+from peerinfer.core.types import EngineState, Given, Load, NodeState, PeerId
 from peerinfer.node.at_work import AtWork
 from peerinfer.node.cache_sync import CacheSync
 from peerinfer.node.decisions import Decision, Decisions
@@ -106,7 +106,7 @@ class Context:
     def own_state(self) -> OwnState:
         """This node as a candidate, right at this moment."""
         return OwnState(
-            load=self.engine.load(),
+            load=self._load(),
             ready=self.engine_ready and not self.draining,
             reuse_tokens=self.engine.info.reuse_tokens,
         )
@@ -152,13 +152,18 @@ class Context:
 
     def told_load(self) -> Load:
         """The load as peers are told: what is decided for this node and not yet in the engine counts."""
-        load = self.engine.load()
-        ahead = self.view.own_unsettled_tokens
-        return replace(load, queued_prefill_tokens=load.queued_prefill_tokens + ahead) if ahead else load
+        return with_given(self._load(), self.view.own_in_flight.unsettled)
 
-    def own_wait_s(self) -> float:
-        """How long a request that arrives now would wait here before its prefill."""
-        return wait_s(self.told_load(), self.config.routing)
+    def own_wait_s(self, *, without: Given | None = None) -> float:
+        """How long a request that arrives now would wait here, if some others had not come."""
+        load = self.told_load()
+        return wait_s(without_given(load, without) if without else load, self.view.rates)
+
+    def _load(self) -> Load:
+        """The engine's; whoever has measured no rates, here or at a peer, counts as the others."""
+        load = self.engine.load()
+        self.view.measured_here(load)
+        return load
 
     def drop(self, kind: str, peer: PeerId | None, reason: str) -> None:
         """Count what was refused."""

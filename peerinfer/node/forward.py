@@ -76,7 +76,7 @@ async def send_request(
                 if not exchange.over:
                     await exchange.cancel(call, request.id)
     finally:
-        exchange.settle()
+        exchange.end()
 
 
 class _Exchange:
@@ -89,9 +89,11 @@ class _Exchange:
         self._streams = False
         self._may_wait = True
         """However long: the peer has no say in whether another one is faster."""
-        self._expected = k.expected_cached_tokens
-        self._unsettled_tokens = (prompt.tokens or 0) - k.expected_cached_tokens
-        node.view.forwarded(k.peer, self._unsettled_tokens)  # at once: the peer's word is a round trip away
+        self._expected = k.expected_cached_tokens + k.in_flight_tokens
+        self._tokens = max(0, len(prompt.keys) * node.hasher.page_size - self._expected)  # as the peer counts
+        self._is_settled = self._ended = False
+        self._after = node.view.given(k.peer)
+        node.view.forwarded(k.peer, self._tokens, prompt.keys)  # at once: its word is a round trip away
         within_s = node.config.request.accept_timeout_s
         node.view.tried(k.peer, within_s=within_s, now=trio.current_time())
 
@@ -125,6 +127,7 @@ class _Exchange:
                     expected_cached_tokens=self._expected,
                     time_left_s=max(0.0, deadline - sent_at),
                     wait_at_most_s=wait_at_most_s,
+                    after=None if wait_at_most_s is None else self._after,
                     answered_token_ids=request.answered_token_ids,
                 )
             )
@@ -133,8 +136,10 @@ class _Exchange:
         if not isinstance(frame, Accept):
             raise self._unserved(frame)
         self._node.view.observe_round_trip(self._peer, trio.current_time() - sent_at)
+        self._is_settled = True  # the load that it just told includes this request
+        if frame.yours is None:
+            self._node.view.settled(self._peer, self._tokens)
         self._observe(frame)
-        self.settle()  # the load that it just told includes this request
 
     async def chunks(self, call: Call) -> AsyncIterator[Chunk | End]:
         """The answer as it comes."""
@@ -181,13 +186,16 @@ class _Exchange:
             while not isinstance(await call.receive(), Terminal):
                 pass
 
-    def settle(self) -> None:
-        """What this request adds to the peer's load is in the peer's own word now, or over."""
-        self._node.view.settled(self._peer, self._unsettled_tokens)
-        self._unsettled_tokens = 0
+    def end(self) -> None:
+        """What this request adds to the peer's load is over, and so are its pages in flight."""
+        if not self._ended:
+            self._ended = True
+            keys = self._prompt.keys
+            self._node.view.ended(self._peer, self._tokens, keys, was_settled=self._is_settled)
 
     def _succeed(self, frame: EndFrame) -> None:
         self.over = True
+        self.end()
         self._observe(frame)
         self._node.view.answered(self._peer)
         self._node.view.update_estimate(  # line 17
@@ -201,6 +209,7 @@ class _Exchange:
     def _unserved(self, frame: Frame) -> Exception:
         """What a frame that is no answer means."""
         self.over = isinstance(frame, Terminal)
+        self.end()
         match frame:
             case Refuse(code="bad_request"):
                 return RequestError(
@@ -247,6 +256,7 @@ class _Exchange:
                 incarnation=frame.incarnation,
                 seq=frame.seq,
                 now=trio.current_time(),
+                yours=frame.yours,
             )
 
 

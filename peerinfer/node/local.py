@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import trio
 
-from peerinfer.core.router import Prompt
+from peerinfer.core.router import Candidate, Prompt
 from peerinfer.core.types import Chunk, End, InferRequest, RequestError
 from peerinfer.node.context import Context, log
 from peerinfer.node.forward import TargetFailedError
@@ -24,9 +24,9 @@ CLIENT_QUEUE_FACTOR = 4
 
 @asynccontextmanager
 async def run_infer(
-    node: Context, request: InferRequest, prompt: Prompt, *, expected_cached_tokens: int
+    node: Context, request: InferRequest, prompt: Prompt, me: Candidate
 ) -> AsyncIterator[AsyncIterator[Chunk | End]]:
-    """Serve a client's request on this node's engine.
+    """Serve a client's request on this node's engine; `me` is what was decided on.
 
     Raises `RequestError` when the engine refuses it, `TargetFailedError` when the queue is full or the
     engine fails.
@@ -34,17 +34,19 @@ async def run_infer(
     load = node.engine.load()
     if load.queued >= CLIENT_QUEUE_FACTOR * node.config.request.queued_per_slot_max * load.slots:
         raise TargetFailedError("overloaded")
-    uncached = (prompt.tokens or 0) - expected_cached_tokens
-    node.view.forwarded(node.me, uncached)  # at once, as for a peer: other decisions must see it
+    cached = me.expected_cached_tokens + me.in_flight_tokens
+    uncached = (prompt.tokens or 0) - cached
+    node.view.forwarded(node.me, uncached, prompt.keys)  # at once, as for a peer: other decisions must see it
+    is_settled = False
     try:
-        request = replace(request, expected_cached_tokens=expected_cached_tokens)
+        request = replace(request, expected_cached_tokens=cached)
         async with node.engine.run_infer(request) as chunks:
             node.view.settled(node.me, uncached)  # the engine's load tells it from here on
-            uncached = 0
+            is_settled = True
             node.load_changed()
             yield _relay(node, prompt, chunks)
     finally:
-        node.view.settled(node.me, uncached)
+        node.view.ended(node.me, uncached, prompt.keys, was_settled=is_settled)
         node.load_changed()
 
 

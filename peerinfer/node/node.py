@@ -87,8 +87,8 @@ class Node:
             fingerprint=fingerprint(fields),
             swarm_key=swarm_key,
         )
-        self._anti_entropy = AntiEntropy(self._context, decode)
         self._probes = Probes(self._context)
+        self._anti_entropy = AntiEntropy(self._context, decode, heard=self._probes.heard)
         self._started_at = 0.0
 
     @asynccontextmanager

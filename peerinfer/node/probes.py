@@ -1,7 +1,8 @@
 """Round trips that are measured before they are needed.
 
-A link is asked for its wait several times when it comes up, since a round trip that is measured while
-everybody starts is mostly the start; then now and again, which also tells how busy an idle-looking peer is.
+A link is asked for its wait at once when it comes up and the peer is known, since nothing is forwarded there
+before (core/router.py); then some times more, since a round trip that is measured while everybody starts is
+mostly the start; then now and again, which also tells how busy an idle-looking peer is.
 In a large swarm the links take turns, so that asking costs each node no more than a bounded rate.
 The answer also tells what the peer knows of us: a node that lost its stored incarnation learns from it
 that it must go above the one its peers remember, or they would take all it says for old news.
@@ -34,6 +35,7 @@ class Probes:
         self._numbers = itertools.count()
         self._links: dict[PeerId, int] = {}
         """Linked peers, each with the number of its link."""
+        self._changed = trio.Event()
         self._due: list[tuple[float, int, PeerId, float | None]] = []
         """When to ask, the link's number, the peer, and when this link was asked first."""
 
@@ -41,6 +43,12 @@ class Probes:
         """Ask this peer from now on."""
         number = self._links[peer] = next(self._numbers)
         heapq.heappush(self._due, (trio.current_time(), number, peer, None))
+        self._changed.set()
+
+    def heard(self, peer: PeerId) -> None:
+        """A peer is known that was not: ask it now, if it is linked."""
+        if peer in self._links:
+            self.link_up(peer)
 
     def link_down(self, peer: PeerId) -> None:
         """Do not, any more."""
@@ -48,12 +56,19 @@ class Probes:
 
     async def run(self) -> None:
         """Ask, for as long as the node lives."""
-        most = max(1, int(TICK_S * self._node.config.request.probes_per_s_max))
+        per_s = self._node.config.request.probes_per_s_max
+        most = allowed = max(1.0, TICK_S * per_s)
         async with trio.open_nursery() as nursery:
             while True:
-                for peer in self._next(most):
+                asked = self._next(int(allowed))
+                for peer in asked:
                     nursery.start_soon(_probe, self._node, peer)
-                await trio.sleep(TICK_S)
+                began_at = trio.current_time()
+                with trio.move_on_after(TICK_S):
+                    await self._changed.wait()
+                self._changed = trio.Event()
+                passed_s = trio.current_time() - began_at
+                allowed = min(most, allowed - len(asked) + passed_s * per_s)
 
     def _next(self, most: int) -> list[PeerId]:
         """The peers to be asked now, which are then due again by their schedules."""
@@ -97,7 +112,12 @@ async def _probe(node: Context, peer: PeerId) -> None:
 def _take(node: Context, peer: PeerId, wait: Wait, round_trip_s: float) -> None:
     node.view.observe_round_trip(peer, round_trip_s)
     node.view.observe_load(
-        peer, wait.load, incarnation=wait.incarnation, seq=wait.seq, now=trio.current_time()
+        peer,
+        wait.load,
+        incarnation=wait.incarnation,
+        seq=wait.seq,
+        now=trio.current_time(),
+        yours=wait.yours,
     )
     if wait.known_incarnation > INCARNATION_MAX:
         node.drop("request", peer, "an incarnation that no clock has made")

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import trio
 
-from peerinfer.core.asking import wait_at_most_s, worth_asking
+from peerinfer.config import RoutingConfig
+from peerinfer.core.asking import margin_s, wait_at_most_s, worth_asking
 from peerinfer.core.router import Candidate, Prompt, Ranking, rank
 from peerinfer.core.types import Chunk, End, EngineState, InferRequest, RequestError
 from peerinfer.node.ask import ask_all
@@ -121,14 +123,19 @@ async def _send(
 
 async def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: Decision) -> Ranking:
     """getBestNode: the candidates, best first; after asking the best where that is worth a round trip."""
-    policy = r.policy or node.config.routing.policy
-    ranking = _rank(node, r, prompt, policy)
+    policy, routing = r.policy or node.config.routing.policy, node.config.routing
+    ranking = _rank(node, r, prompt, policy, routing)
     if policy == "cost" and r.target is None:
-        was_refused = bool(decision.attempts) and decision.attempts[-1].outcome == "slower"
-        peers = worth_asking(ranking.targets, node.config.routing, was_refused=was_refused)
+        refused = _refused(decision)
+        was_refused = refused > 0 and decision.attempts[-1].outcome == "slower"
+        peers = worth_asking(ranking.targets, routing, was_refused=was_refused)
         if peers:
             await ask_all(node, peers, prompt)
-            ranking = _rank(node, r, prompt, policy)
+            if refused:
+                routing = replace(
+                    routing, forward_margin_s=margin_s(routing, ranking.targets, refused=refused)
+                )
+            ranking = _rank(node, r, prompt, policy, routing)
     if ranking.tenancy is not None:
         node.rents.note(
             ranking.tenancy,
@@ -144,14 +151,14 @@ async def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: 
     return ranking
 
 
-def _rank(node: Context, r: Incoming, prompt: Prompt, policy: str) -> Ranking:
+def _rank(node: Context, r: Incoming, prompt: Prompt, policy: str, routing: RoutingConfig) -> Ranking:
     """One look at the view. Synchronous, hence atomic."""
     return rank(
         node.view,
         prompt,
         node.own_state(),
         policy=policy,
-        config=node.config.routing,
+        config=routing,
         now=trio.current_time(),
         turn=node.turn,
         draw=node.rng.random(),
@@ -202,9 +209,7 @@ async def _begin(
     async with AsyncExitStack() as attempt:
         if k.is_me:  # line 6
             # Lines 7-13: the engine makes room, infers, updates its KV cache; its events update the tree.
-            chunks = await attempt.enter_async_context(
-                run_infer(node, request, prompt, expected_cached_tokens=k.expected_cached_tokens)
-            )
+            chunks = await attempt.enter_async_context(run_infer(node, request, prompt, k))
         else:  # line 14
             # Lines 15-18: send, wait for the ack, and on success update the estimate of k's tree.
             limit_s = _wait_at_most_s(node, k, decision)
@@ -217,16 +222,20 @@ async def _begin(
     return Serving(k=k, chunks=_chain(first, chunks), close=opened.aclose, deadline=deadline)
 
 
+def _refused(decision: Decision) -> int:
+    """How many peers have said that another is faster."""
+    return sum(attempt.outcome == "slower" for attempt in decision.attempts)
+
+
 def _wait_at_most_s(node: Context, k: Candidate, decision: Decision) -> float | None:
     """How long a peer may have the request wait; None once it was refused often enough, or has begun."""
-    refused = sum(attempt.outcome == "slower" for attempt in decision.attempts)
     ranking = decision.ranking
     asks = decision.policy == "cost" and decision.first_chunk_at is None
     if (
         ranking is None
         or not asks
         or k is not ranking.targets[0]
-        or refused >= node.config.routing.slower_max
+        or _refused(decision) >= node.config.routing.slower_max
     ):
         return None
     return wait_at_most_s(k, ranking.targets)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import trio
 
@@ -28,7 +29,7 @@ from peerinfer.core.frames import (
     Terminal,
     Wait,
 )
-from peerinfer.core.types import Chunk, InferRequest, PageKey, RequestError
+from peerinfer.core.types import Chunk, Given, InferRequest, PageKey, RequestError
 from peerinfer.node.context import Context, log
 from peerinfer.node.decisions import Attempt, Decision
 from peerinfer.node.ports import Call, EngineAwayError, EngineError, PeerLostError
@@ -42,10 +43,10 @@ async def serve_call(node: Context, call: Call, opening: Request | Ask) -> None:
     try:
         if isinstance(opening, Ask):
             await call.send(_answer_ask(node, call, opening))
-        elif refusal := _refusal(node, opening):
+        elif refusal := _refusal(node, call, opening):
             await call.send(refusal)
         else:
-            with node.at_work.one():
+            with node.at_work.one_of(call.peer, _given(node, opening)):
                 await _Service(node, call, opening).run()
     except* PeerLostError:
         pass  # nobody is left to answer
@@ -60,27 +61,37 @@ def _answer_ask(node: Context, call: Call, ask: Ask) -> Wait:
         incarnation=stamp.incarnation,
         seq=stamp.seq,
         load=node.told_load(),
+        yours=node.at_work.given(call.peer),
         known_incarnation=node.view.known_incarnation(call.peer),
     )
 
 
-def _refusal(node: Context, request: Request) -> Refuse | None:
+def _refusal(node: Context, call: Call, request: Request) -> Refuse | None:
     """Why this request is not for this node; None if it is."""
     load = node.engine.load()
     if request.fingerprint != node.fingerprint:
-        return _refuse(node, request, "wrong_model", "this node serves another model or page size")
+        return _refuse(node, call, request, "wrong_model", "this node serves another model or page size")
     if node.draining:
-        return _refuse(node, request, "draining", "this node is about to leave")
+        return _refuse(node, call, request, "draining", "this node is about to leave")
     if not node.engine_ready:
-        return _refuse(node, request, "not_ready", f"the engine is {node.engine_state}")
+        return _refuse(node, call, request, "not_ready", f"the engine is {node.engine_state}")
     if load.queued >= node.config.request.queued_per_slot_max * load.slots:
-        return _refuse(node, request, "overloaded", f"{load.queued} requests wait")
-    if request.wait_at_most_s is not None and node.own_wait_s() > request.wait_at_most_s:
-        return _refuse(node, request, "slower", "the next best node is faster")
+        return _refuse(node, call, request, "overloaded", f"{load.queued} requests wait")
+    if request.wait_at_most_s is not None:
+        # What the same node gave later and came sooner is no reason: it knew of both.
+        after = Given() if request.after is None else node.at_work.here(call.peer).minus(request.after)
+        if node.own_wait_s(without=after) > request.wait_at_most_s:
+            return _refuse(node, call, request, "slower", "the next best node is faster")
     return None
 
 
-def _refuse(node: Context, request: Request, code: RefuseCode, message: str) -> Refuse:
+def _given(node: Context, request: Request) -> Given:
+    """What the entry node reckons with; it counts the same (node/forward.py)."""
+    pages_tokens = request.prompt_pages * node.engine.info.page_size
+    return Given(1, max(0, pages_tokens - request.expected_cached_tokens))
+
+
+def _refuse(node: Context, call: Call, request: Request, code: RefuseCode, message: str) -> Refuse:
     stamp = node.stamp()
     return Refuse(
         id=request.id,
@@ -90,6 +101,7 @@ def _refuse(node: Context, request: Request, code: RefuseCode, message: str) -> 
         incarnation=stamp.incarnation,
         seq=stamp.seq,
         load=node.told_load(),
+        yours=node.at_work.given(call.peer),
     )
 
 
@@ -99,9 +111,11 @@ class _Service:
     def __init__(self, node: Context, call: Call, opening: Request) -> None:
         self._node, self._call, self._opening = node, call, opening
         self._last_sent_at = trio.current_time()
-        pages_tokens = opening.prompt_pages * node.engine.info.page_size
-        self._unsettled_tokens = max(0, pages_tokens - opening.expected_cached_tokens)
-        node.view.forwarded(node.me, self._unsettled_tokens)  # before the engine knows: others ask now
+        self._given = _given(node, opening)
+        self._tokens = self._given.tokens
+        self._keys: list[PageKey] = []
+        self._is_settled = False
+        node.view.forwarded(node.me, self._tokens)  # before the engine knows: others ask now
         self._decision = node.decisions.add(
             Decision(
                 request_id=opening.id,
@@ -127,7 +141,9 @@ class _Service:
                 terminal = await self._answer(nursery)
                 nursery.cancel_scope.cancel()
         finally:  # also when the entry node is gone
-            self._settle()
+            node, tokens = self._node, self._tokens
+            node.view.ended(node.me, tokens, self._keys, was_settled=self._is_settled)
+            node.at_work.found(self._call.peer, self._given.tokens - tokens)
             self._node.load_changed()
             self._close(terminal)
         await self._call.send(terminal)
@@ -147,8 +163,10 @@ class _Service:
                 answered_token_ids=opening.answered_token_ids,
                 expected_cached_tokens=self._promised(token_ids, keys),
             )
+            self._count(len(token_ids or ()) - request.expected_cached_tokens, keys)
             async with node.engine.run_infer(request) as items:  # lines 7-13, at the peer
-                self._settle()
+                node.view.settled(node.me, self._tokens)  # the engine's load tells it from here on
+                self._is_settled = True
                 stamp = node.stamp()
                 node.load_changed()
                 await self._send(
@@ -157,6 +175,7 @@ class _Service:
                         incarnation=stamp.incarnation,
                         seq=stamp.seq,
                         load=node.told_load(),
+                        yours=node.at_work.given(self._call.peer),
                     )
                 )
                 nursery.start_soon(self._heartbeats)
@@ -179,6 +198,7 @@ class _Service:
                 tree_version=stamp.tree_version,
                 seq=stamp.seq,
                 load=node.told_load(),
+                yours=node.at_work.given(self._call.peer).minus(self._given),
             )
         except RequestError as error:
             return Refuse(
@@ -190,7 +210,7 @@ class _Service:
                 error_code=error.code,
             )
         except EngineAwayError as error:
-            return _refuse(node, opening, "not_ready", str(error))
+            return self._not_ready(str(error))
         except EngineError as error:
             log.warning("engine=%s failed: %s", node.engine.info.kind, error)
             return ErrorFrame(id=opening.id, code="engine_failed", message=str(error))
@@ -214,11 +234,12 @@ class _Service:
         return token_ids, self._node.hasher.keys(token_ids)
 
     def _promised(self, token_ids: Sequence[int] | None, keys: Sequence[PageKey]) -> int:
-        """What the own tree says is cached; the entry node could only estimate it. A prompt's last token is
-        always computed."""
-        size = self._node.hasher.page_size
+        """What is cached, or will be when its turn comes; the entry node could only estimate it. A prompt's
+        last token is always computed."""
+        view, size = self._node.view, self._node.hasher.page_size
         cacheable = max(0, len(token_ids or ()) - 1) // size * size
-        return min(cacheable, self._node.view.own.match_prefix(keys) * size)
+        pages = view.own_in_flight.match_prefix(keys, view.own.match_prefix(keys))
+        return min(cacheable, pages * size)
 
     async def _watch_cancel(self, scope: trio.CancelScope) -> None:
         """The only frame an entry node may send now is a cancel; its stream's end ends everything."""
@@ -238,10 +259,18 @@ class _Service:
         await self._call.send(frame)
         self._last_sent_at = trio.current_time()
 
-    def _settle(self) -> None:
-        """The engine's load has this request now, or it is over."""
-        self._node.view.settled(self._node.me, self._unsettled_tokens)
-        self._unsettled_tokens = 0
+    def _count(self, tokens: int, keys: list[PageKey]) -> None:
+        """Now that the prompt was read, what is to be computed is known, and what it will leave behind."""
+        view, me = self._node.view, self._node.me
+        self._node.at_work.found(self._call.peer, tokens - self._tokens)
+        view.ended(me, self._tokens, was_settled=False)
+        self._tokens, self._keys = tokens, keys
+        view.forwarded(me, tokens, keys)
+
+    def _not_ready(self, message: str) -> Refuse:
+        """This request is over, so what its peer is told does not count it."""
+        refusal = _refuse(self._node, self._call, self._opening, "not_ready", message)
+        return replace(refusal, yours=self._node.at_work.given(self._call.peer).minus(self._given))
 
     def _close(self, terminal: Terminal) -> None:
         decision = self._decision

@@ -14,10 +14,12 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import trio
+from google.protobuf.message import DecodeError
 from libp2p.connection_types import ConnectionType
 from libp2p.custom_types import TProtocol
+from libp2p.exceptions import ParseError
 from libp2p.io.abc import ReadWriteCloser
-from libp2p.io.exceptions import IOException
+from libp2p.io.exceptions import IOException, MessageTooLarge
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
@@ -26,6 +28,7 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessa
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 from multiaddr import Multiaddr
 
+from peerinfer.core.errors import WireError
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay.contained import contained
@@ -99,7 +102,8 @@ class Circuits:
         """Connect to a peer under one of those.
 
         Raises:
-            CircuitError, PeerLostError: the relay cannot, or will not. What the library raises: the peer did.
+            CircuitError, PeerLostError, WireError: the relay cannot, or will not.
+            SwarmException: the peer at the other end will not.
         """
         relay = PeerId(addr.split("/")[2])
         stream = await open_stream(self._host, relay, HOP_PROTOCOL, direct=True)
@@ -154,7 +158,7 @@ class Circuits:
         try:
             await send(stream, HopMessage(type=HopMessage.RESERVE))
             await receive(stream, HopMessage)
-        except (*STREAM_ERRORS, trio.TooSlowError):
+        except (*STREAM_ERRORS, trio.TooSlowError, WireError):
             pass
         finally:
             await reset(stream)
@@ -206,10 +210,13 @@ async def receive(stream: Any, kind: type[Message]) -> Message:
     """The next message, and not a byte of what follows it.
 
     Raises:
-        trio.TooSlowError: it does not come. What reading and parsing raise.
+        trio.TooSlowError: it does not come. WireError: it is none. What reading raises.
     """
-    with trio.fail_after(MESSAGE_S):
-        return kind.FromString(await read_varint_prefixed_bytes_limited(stream, MESSAGE_BYTES_MAX))
+    try:
+        with trio.fail_after(MESSAGE_S):
+            return kind.FromString(await read_varint_prefixed_bytes_limited(stream, MESSAGE_BYTES_MAX))
+    except (ParseError, MessageTooLarge, DecodeError) as error:
+        raise WireError(f"{kind.__name__}: {type(error).__name__}") from None
 
 
 async def reset(stream: Any) -> None:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -18,6 +19,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
 
+from peerinfer.core.errors import WireError
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay.circuit import HOP_PROTOCOL, STOP_PROTOCOL, receive, reset, send
@@ -50,7 +52,7 @@ class Relay:
         """Serve one message, and the circuit that it asks for."""
         peer = PeerId(stream.muxed_conn.peer_id.to_base58())
         try:
-            with contained("relaying for it", peer=peer):
+            with contained("relaying for it", peer=peer, refuse=partial(self._refused, peer)):
                 try:
                     asked = await receive(stream, HopMessage)
                     if is_relayed(stream.muxed_conn):
@@ -91,7 +93,7 @@ class Relay:
         with self._counted(peer, target):
             try:
                 onward = await self._reach(peer, target)
-            except (PeerLostError, *STREAM_ERRORS, trio.TooSlowError):
+            except (PeerLostError, WireError, *STREAM_ERRORS, trio.TooSlowError):
                 await _tell(stream, Status.CONNECTION_FAILED)
                 return
             try:

@@ -22,6 +22,7 @@ from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from peerinfer.config import OverlayConfig
+from peerinfer.core.errors import WireError
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Link, OverlaySink, PeerLostError
@@ -254,7 +255,7 @@ class Swarm:
         self.host.network.unblock_peer(ID.from_base58(peer))
         try:
             await self._circuits.dial(peer, addr)
-        except (CircuitError, PeerLostError, *STREAM_ERRORS) as error:
+        except (CircuitError, PeerLostError, WireError, *STREAM_ERRORS) as error:
             raise DialError(root_of(error)) from None
 
     def _make_topic(self, name: str) -> Topic:

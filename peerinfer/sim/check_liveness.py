@@ -59,8 +59,10 @@ class LivenessChecker:
             self._check(place)
             return applied
 
-        def watched_load(peer: PeerId, load: Load, *, incarnation: int, seq: int, now: float) -> None:
-            observe_load(peer, load, incarnation=incarnation, seq=seq, now=now)
+        def watched_load(
+            peer: PeerId, load: Load, *, incarnation: int, seq: int, now: float, **others: Any
+        ) -> None:
+            observe_load(peer, load, incarnation=incarnation, seq=seq, now=now, **others)
             known = self._heard.get((me, peer))
             if known is not None and (incarnation, seq) >= (known.incarnation, known.seq):
                 if incarnation > known.incarnation:  # of which no message has come yet

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from peerinfer.config import RoutingConfig
-from peerinfer.core.asking import RECENT_S, wait_at_most_s, worth_asking
+from peerinfer.core.asking import RECENT_S, WAIT_TIMES, margin_s, wait_at_most_s, worth_asking
 from peerinfer.core.policies import Candidate
 from tests.core.swarm import ME, A, B, C, D
 
@@ -59,9 +59,16 @@ def test_a_target_may_have_a_request_wait_until_the_next_best_would_be_faster() 
 def test_what_was_expected_and_a_round_trip_is_granted_in_any_case() -> None:
     """Such as to a node that was chosen for being the least busy of equals."""
     chosen, cheaper = candidate(A, wait_s=0.1), candidate(ME)
-    assert wait_at_most_s(chosen, (chosen, cheaper)) == pytest.approx(0.11)
+    assert wait_at_most_s(chosen, (chosen, cheaper)) == pytest.approx(WAIT_TIMES * 0.1 + 0.01)
 
 
 def test_the_only_target_may_take_its_time() -> None:
     only = candidate(A)
     assert wait_at_most_s(only, (only,)) is None
+
+
+def test_with_every_refusal_it_takes_more_to_leave_this_node() -> None:
+    ranking = [candidate(A), candidate(ME, prefill_s=0.4)]
+    assert margin_s(CONFIG, ranking, refused=0) == CONFIG.forward_margin_s
+    assert margin_s(CONFIG, ranking, refused=2) == pytest.approx(CONFIG.forward_margin_s + 0.4)
+    assert margin_s(CONFIG, ranking[:1], refused=2) == CONFIG.forward_margin_s, "this node cannot serve"

@@ -7,7 +7,7 @@ from math import inf
 
 from peerinfer.core.peer import ROUND_TRIPS_KEPT
 from peerinfer.core.peer_view import Applied, PeerStatus
-from peerinfer.core.types import Load, NodeState
+from peerinfer.core.types import Given, Load, NodeState
 from tests.core.swarm import BASE, IDLE, ME, A, B, C, Swarm, chain, matches, message, new_view
 
 ONE, TWO = chain(1, 4), chain(2, 4)
@@ -239,6 +239,23 @@ def test_what_is_forwarded_counts_at_once_and_until_it_is_settled() -> None:
     record = swarm.view.get(A)
     assert record is not None
     assert (record.unsettled_tokens, swarm.view.own_unsettled_tokens) == (0, 0)
+
+
+def test_a_reply_tells_what_of_ours_its_load_counts_even_if_a_snapshot_overtook_it() -> None:
+    swarm = Swarm()
+    swarm.hear(A)
+    for _ in range(3):
+        swarm.view.forwarded(A, 100, [1, 2])
+    assert swarm.view.given(A) == Given(3, 300)
+    swarm.hear(A, load=Load(queued_prefill_tokens=200))
+    swarm.view.observe_load(A, Load(), incarnation=1, seq=0, now=swarm.now, yours=Given(2, 200))
+    record = swarm.view.get(A)
+    assert record is not None
+    assert (record.unsettled_tokens, record.load.queued_prefill_tokens) == (100, 200)
+    for _ in range(3):
+        swarm.view.ended(A, 100, [1, 2], was_settled=False)
+    swarm.view.ended(B, 100, was_settled=False)
+    assert (swarm.view.given(A), swarm.view.given(B)) == (Given(), Given())
 
 
 def test_the_typical_rate_is_the_median_of_what_peers_measured() -> None:

@@ -39,8 +39,8 @@ def test_push_back_stays_until_the_queue_is_below_half() -> None:
 
 def test_the_pause_is_the_time_that_the_load_takes_to_drain() -> None:
     push_back = PushBack(CONFIG, RoutingConfig())
-    assert push_back.update(load(5, tokens=1500), now=7.0) == pytest.approx(1.5 + 3.0)
-    assert push_back.paused_until == pytest.approx(7.0 + 4.5)
+    assert push_back.update(load(5, tokens=1500), now=7.0) == pytest.approx(1.5 / 2 + 3.0)
+    assert push_back.paused_until == pytest.approx(7.0 + 3.75)
     assert push_back.update(load(0), now=9.0) == 0.0
     assert push_back.paused_until == 9.0
 

@@ -11,7 +11,7 @@ from peerinfer.config import Config, RoutingConfig
 from peerinfer.core.policies import TARGETS_MAX
 from peerinfer.core.router import SKIPPED_MAX, OwnState, Prompt, Ranking
 from peerinfer.core.types import Load, NodeState, PeerId
-from tests.core.swarm import IDLE, ME, A, B, C, D, Swarm, chain, prompt
+from tests.core.swarm import IDLE, ME, A, B, C, D, Swarm, chain, message, prompt
 
 LONG = chain(1, 33)
 OTHER = chain(2, 33)
@@ -146,6 +146,38 @@ def test_what_was_decided_to_be_served_here_counts_before_the_engine_tells() -> 
     assert order(swarm.rank(prompt(LONG))) == [A, ME]
 
 
+def test_what_is_in_flight_to_a_node_will_be_cached_there_when_its_turn_comes() -> None:
+    """Its wait has the prefill of it, so the next request with the same prefix must not count it again."""
+    swarm = Swarm()
+    swarm.hear(A)
+    asked = prompt(LONG)
+    before = {each.peer: each for each in swarm.rank(asked).targets}
+    for node in (A, ME):
+        swarm.view.forwarded(node, 641, LONG[:20])
+        option = next(each for each in swarm.rank(asked).targets if each.peer == node)
+        assert (option.expected_cached_tokens, option.in_flight_tokens) == (0, 320)
+        assert option.prefill_s == pytest.approx(before[node].prefill_s - 0.32)
+        assert all(each.in_flight_tokens == 0 for each in swarm.rank(prompt(chain(5, 9))).targets)
+        swarm.view.ended(node, 641, LONG[:20], was_settled=False)
+        again = next(each for each in swarm.rank(asked).targets if each.peer == node)
+        assert again == before[node]
+
+
+def test_nothing_is_forwarded_over_a_link_that_was_never_measured() -> None:
+    """It may be two seconds long. Unless nobody here can serve, or the client or the policy wants it."""
+    swarm = Swarm()
+    swarm.view.apply_snapshot(A, message(LONG, seq=1), now=swarm.now)
+    ranking = swarm.rank(prompt(LONG))
+    assert order(ranking) == [ME]
+    assert ranking.skipped == ((A, "its round trip is not measured yet"),)
+    assert order(swarm.rank(prompt(LONG), policy="longest-prefix")) == [A, ME]
+    assert order(swarm.rank(prompt(LONG), target=A)) == [A]
+    loading = OwnState(load=IDLE, ready=False, reuse_tokens=1)
+    assert order(swarm.rank(prompt(LONG), own=loading))[0] == A
+    swarm.view.observe_round_trip(A, 0.002)
+    assert order(swarm.rank(prompt(LONG)))[0] == A
+
+
 def test_a_slower_peer_is_chosen_only_for_what_its_cache_is_worth_there() -> None:
     """At a fifth of the rate, the last 60 tokens take as long as 300 here."""
     swarm = Swarm(rents=False)
@@ -236,18 +268,18 @@ def test_a_header_that_everybody_has_decides_nothing() -> None:
     for peer in (A, B, C, D):
         swarm.hear(peer, header)
     served = Counter(_serve(swarm, (*header, *chain(n, 16))) for n in range(10, 30))
-    assert served == {ME: 5, A: 4, B: 4, C: 4, D: 3}
+    assert sorted(served.values()) == [4, 4, 4, 4, 4]
 
 
 def test_cold_prompts_one_after_the_other_go_round() -> None:
     swarm = _five_idle_nodes()
     served = Counter(_serve(swarm, chain(n, 31)) for n in range(10, 30))
-    assert served == {ME: 5, A: 4, B: 4, C: 4, D: 3}
+    assert sorted(served.values()) == [4, 4, 4, 4, 4]
 
 
 def test_a_cold_prompt_stays_unless_moving_it_makes_two_nodes_evener() -> None:
     """Else all nodes would move what comes at once to the same one, that they all believe to be idle."""
-    swarm = _five_idle_nodes()
+    swarm = _five_idle_nodes(agreement=0.0)
     swarm.worked(ME, 500)
     ranking = swarm.rank(prompt(LONG))
     assert (order(ranking)[0], ranking.reason) == (ME, "cold, placed on the least busy node")
@@ -279,12 +311,14 @@ def test_64_concurrent_prompts_of_one_prefix_do_not_all_wait_for_the_one_node_th
     swarm.hear(A, prefix)
     work_s: Counter[str] = Counter()
     for n in range(64):
-        decided = swarm.rank(prompt((*prefix, *chain(10 + n, 5)))).targets[0]
-        uncached = 33 * 16 + 8 - decided.expected_cached_tokens
-        swarm.view.forwarded(decided.peer, uncached)
+        asked = prompt((*prefix, *chain(10 + n, 5)))
+        decided = swarm.rank(asked).targets[0]
+        uncached = 33 * 16 + 8 - decided.expected_cached_tokens - decided.in_flight_tokens
+        swarm.view.forwarded(decided.peer, uncached, asked.keys)
         work_s[decided.peer] += uncached / 1000.0
     assert len(work_s) == 5, "others compute the prefix, too, as soon as that is faster than to wait"
-    assert max(work_s.values()) < 0.7 * (0.536 + 63 * 0.088)
+    assert sum(work_s.values()) == pytest.approx(64 * 0.088 + 4 * 0.448), "each but the first finds it there"
+    assert max(work_s.values()) < 1.15 * sum(work_s.values()) / 5
 
 
 def test_concurrent_cold_prompts_are_shared_even_when_a_round_trip_is_long() -> None:
@@ -304,6 +338,7 @@ def test_a_newcomer_gets_its_share_and_not_all_for_having_done_nothing_yet() -> 
     swarm = Swarm()
     slow = replace(IDLE, prefill_tokens_per_s=200.0)
     swarm.own = replace(swarm.own, load=slow)
+    swarm.view.measured_here(slow)
     for peer in (A, B, C):
         swarm.hear(peer, load=slow)
     for n in range(10, 50):
@@ -343,8 +378,8 @@ def test_equal_holders_of_a_prefix_take_turns() -> None:
         ranking = swarm.rank(prompt((*LONG[:16], *chain(n, 16))))
         served.append(ranking.targets[0].peer)
         swarm.worked(ranking.targets[0].peer, 264)
-    assert served == [A, B, A, B]
-    assert ranking.reason == "equally cached, placed on the least busy node"
+    assert sorted(served) == [A, A, B, B]
+    assert ranking.reason == "equally cached, placed by its first new page"
 
 
 def test_a_prompt_that_is_cached_here_stays_here() -> None:
@@ -371,10 +406,10 @@ def test_a_somewhat_slower_node_takes_its_turn_unless_serving_here_is_faster() -
     swarm = Swarm()
     swarm.hear(A, load=slower)
     swarm.hear(B)
-    swarm.worked(B, 500)
-    swarm.worked(ME, 1100)
+    swarm.worked(B, 1300)
+    swarm.worked(ME, 2500)
     assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == B
-    swarm.own = replace(swarm.own, load=replace(slower, recent_prefill_tokens=1100))
+    swarm.own = replace(swarm.own, load=replace(slower, recent_prefill_tokens=2500))
     assert swarm.rank(prompt(chain(10, 31))).targets[0].peer == A
 
 
@@ -387,8 +422,8 @@ def test_a_target_that_the_client_chose_is_the_only_one() -> None:
     assert order(swarm.rank(prompt(LONG), target=B)) == []
 
 
-def _five_idle_nodes(*, round_trip_s: float = 0.002) -> Swarm:
-    swarm = Swarm()
+def _five_idle_nodes(*, round_trip_s: float = 0.002, agreement: float = 0.1) -> Swarm:
+    swarm = Swarm(config=Config(routing=RoutingConfig(placement_agreement=agreement)))
     for peer in (A, B, C, D):
         swarm.hear(peer, round_trip_s=round_trip_s)
     return swarm

@@ -137,7 +137,9 @@ class World:
     def _knows(a: Member, b: Member) -> bool:
         pages = b.node.status()["cache"]["pages"]  # type: ignore[index]
         known = a.peers().get(b.peer_id, {})
-        return known.get("state") == "alive" and known.get("pages") == pages
+        return (
+            known.get("state") == "alive" and known.get("pages") == pages and known.get("rtt_s") is not None
+        )
 
     def _next_incarnation(self, peer_id: PeerId) -> object:
         def next_incarnation(above: int) -> int:

@@ -37,13 +37,13 @@ def _outcomes(member: Member, answer: Answer) -> list[str]:
 
 
 async def test_a_peer_refuses_what_would_be_served_sooner_elsewhere(autojump_clock: MockClock) -> None:
-    """Two nodes send it a prompt of 4 s at the same moment, each believing it to be idle; the second one
-    would wait, and is served sooner by its own node, which needs no longer for it."""
+    """Two nodes send it a prompt of 4.8 s at the same moment, each believing it to be idle; the second one
+    would wait, and is served sooner by its own node, which needs 8 s."""
     config = Config(routing=RoutingConfig(ask_peers_max=0, placement_gain=0.0))
     async with world(3, config=config, **SLOW) as swarm:
         await _owner_is_known(swarm, swarm[2])
-        tails = ["y" * 2000, "z" * 2000]
-        answers = await _together((swarm[0], PREFIX[:2000] + tails[0]), (swarm[1], PREFIX[:2000] + tails[1]))
+        tails = ["y" * 2400, "z" * 2400]
+        answers = await _together((swarm[0], PREFIX[:1600] + tails[0]), (swarm[1], PREFIX[:1600] + tails[1]))
         outcomes = sorted(_outcomes(swarm[place], answer) for place, answer in enumerate(answers))
         assert outcomes == [["served"], ["slower", "served"]]
         assert swarm[0].state_of(swarm[2]) == swarm[1].state_of(swarm[2]) == "alive", "nothing failed"

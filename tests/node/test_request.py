@@ -206,8 +206,8 @@ async def test_concurrent_cold_prompts_spread_over_the_swarm(autojump_clock: Moc
             for seed in range(64):
                 nursery.start_soon(one, seed)
         shares = {member.peer_id: served.count(member.peer_id) for member in swarm.members}
-        assert min(shares.values()) >= 8
-        assert max(shares.values()) <= 40  # docs/routing.md: what is not good enough
+        assert min(shares.values()) >= 14
+        assert max(shares.values()) <= 18
 
 
 async def test_a_whole_answer_is_relayed_byte_for_byte_and_in_pieces(autojump_clock: MockClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from peerinfer.overlay.circuit import HOP_PROTOCOL, STOP_PROTOCOL, receive, send
 from peerinfer.overlay.host import is_relayed, open_stream
 from peerinfer.overlay.libp2p import LibP2POverlay
 from peerinfer.overlay.relay import Relay
+from peerinfer.overlay.stream_errors import STREAM_ERRORS
 from tests.contract.overlay_worlds import LibP2PWorld, Peer, until
 from tests.contract.test_overlay_contract import SOON_S, answer, request
 from tests.overlay.peer_process import DATA_FRAMES
@@ -111,6 +113,19 @@ async def test_who_did_not_reserve_is_not_reached(world: LibP2PWorld) -> None:
         await send(stream, HopMessage(type=HopMessage.STATUS))
         assert (await receive(stream, HopMessage)).status == Status.UNEXPECTED_MESSAGE
     assert not relay.sink.drops
+
+
+@pytest.mark.parametrize("garbage", [b"\x05garba", b"\xff" * 12, b"\x80\x80\x04" + b"x" * 5000])
+async def test_garbage_costs_its_stream_and_is_counted(world: LibP2PWorld, garbage: bytes) -> None:
+    """No message, no length, and one over the limit."""
+    relay = await world.start(relay=True)
+    async with raw_host() as stranger:
+        await stranger.connect(relay.address)
+        stream = await stranger.open(relay.id, HOP_PROTOCOL)
+        with suppress(*STREAM_ERRORS):
+            await stream.write(garbage)
+        await until(lambda: relay.sink.drops["handshake"] == 1, within_s=SOON_S)
+        assert await ask(stranger, relay, relay.id) == Status.NO_RESERVATION
 
 
 async def ask(who: Any, relay: Peer, target: PeerId) -> int:

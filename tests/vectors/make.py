@@ -29,7 +29,7 @@ from peerinfer.core.frames import (
 )
 from peerinfer.core.page_keys import PageHasher, derive_salt
 from peerinfer.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from peerinfer.core.types import Load, NodeState, PageKey, Usage
+from peerinfer.core.types import Given, Load, NodeState, PageKey, Usage
 
 FIELDS = {
     "tokenizer": "0d2a6b8e4c1f7a35",
@@ -104,6 +104,7 @@ FRAMES: dict[str, Frame] = {
         expected_cached_tokens=512,
         time_left_s=599.5,
         wait_at_most_s=0.25,
+        after=Given(3, 1200),
     ),
     "continue": Request(
         id="7f3a",
@@ -115,7 +116,8 @@ FRAMES: dict[str, Frame] = {
         time_left_s=590.25,
         answered_token_ids=(9707, 0, 4294967295),
     ),
-    "accept": Accept(id="7f3a", incarnation=1767225600000, seq=41, load=BUSY),
+    "accept": Accept(id="7f3a", incarnation=1767225600000, seq=41, load=BUSY, yours=Given(4, 1500)),
+    "accept, of a node that does not tell": Accept(id="7f3a", incarnation=1767225600000, seq=41, load=BUSY),
     "refuse, slower": Refuse(
         id="7f3a",
         code="slower",
@@ -124,6 +126,7 @@ FRAMES: dict[str, Frame] = {
         incarnation=1767225600000,
         seq=41,
         load=BUSY,
+        yours=Given(3, 1200),
     ),
     "refuse, overloaded": Refuse(
         id="7f3a",
@@ -150,7 +153,15 @@ FRAMES: dict[str, Frame] = {
     "data, a whole answer": Data(id="7f3a", sse_json=b'{"choices":[]}', whole=True),
     "heartbeat": Heartbeat(id="7f3a"),
     "ask": Ask(id="7f3b", prompt_tokens=540, expected_cached_tokens=0),
-    "wait": Wait(id="7f3b", wait_s=0.5, incarnation=1767225600000, seq=42, load=IDLE, known_incarnation=7),
+    "wait": Wait(
+        id="7f3b",
+        wait_s=0.5,
+        incarnation=1767225600000,
+        seq=42,
+        load=IDLE,
+        known_incarnation=7,
+        yours=Given(),
+    ),
     "cancel": Cancel(id="7f3a"),
     "end": EndFrame(
         id="7f3a",
@@ -160,6 +171,7 @@ FRAMES: dict[str, Frame] = {
         tree_version=1017,
         seq=43,
         load=IDLE,
+        yours=Given(3, 1200),
     ),
     "error": ErrorFrame(id="7f3a", code="engine_failed", message="the engine's answer has no end"),
 }
