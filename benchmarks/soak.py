@@ -5,7 +5,7 @@
 Two nodes over engines that answer at once, eight connections to each. Half of them ask prompts that are all
 new, the others a set of prefixes twice as large as the caches, with a new ending each time, of which a few
 are replaced all the time: pages come and go in both trees, and in what each node knows of the other. Resident
-memory is read every 5 s. The first 40 % are warm-up: caches and rings fill. Of the rest Theil and Sen's slope
+memory is read every 5 s. The first 60 % are warm-up: caches and rings fill. Of the rest Theil and Sen's slope
 is told with its interval of 95 %, over medians of 20 s (peerinfer/sim/trend.py): flat is what cannot be told
 from zero. `peerinfer.sim.endurance` is the same in virtual time.
 """
@@ -29,7 +29,8 @@ from peerinfer.sim.trend import Trend, blocks, trend
 
 SAMPLE_S = 5.0
 BLOCK_S = 20.0
-WARM_UP = 0.4
+WARM_UP = 0.6
+"""Of the whole. What fills slowest is libp2p's cache of verified messages: a thousand, in 250 s."""
 LANES = 8
 """Of each node, half of them for each kind of prompt."""
 CAPACITY = 8192

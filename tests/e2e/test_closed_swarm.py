@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,6 +15,7 @@ from peerinfer.cli.key import write_swarm_key
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.overlay.swarm_stream import NO_MEMBER
 from tests.e2e.processes import PeerProcess, simulated, swarm, wait_until
+from tests.e2e.scanners import scan
 
 TOLD_WITHIN_S = 5.0
 PROMPT = "In a closed swarm nobody reads what is not meant for them. " * 8
@@ -110,48 +109,10 @@ def test_a_stranger_reads_nothing_and_writes_nothing(
         stranger.kill()
 
 
-GARBAGE = (
-    b"",
-    b"\r\n\r\n",
-    b"GET / HTTP/1.0\r\n\r\n",
-    b"OPTIONS * RTSP/1.0\r\n\r\n",
-    b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + bytes(160),
-    b"SSH-2.0-nmap\r\n",
-    b"\x03\x00\x00\x0b\x06\xe0\x00\x00\x00\x00\x00",
-    b"\x13/multistream/1.0.0\n\x07/noise\n" + b"\xff" * 200,
-    b"\xff" * 65_536,
-)
-"""What port scanners say first: nothing, HTTP, RTSP, TLS, SSH, RDP; then this network's own, and noise."""
-
-
 def test_garbage_on_every_port_is_counted_and_changes_nothing_else(members: list[PeerProcess]) -> None:
-    """Method: each kind on the peers' port and on HTTP's, with the connection left open or closed at once."""
-    member = members[0]
-    before = member.json("status")
-    ports = {"handshake": int(member.addr.split("/")[4]), "http": urlsplit(member.http).port}
-    for port in ports.values():
-        for garbage in GARBAGE:
-            with socket.create_connection(("127.0.0.1", port)) as connection:
-                connection.sendall(garbage)
-                connection.shutdown(socket.SHUT_WR)
-                connection.settimeout(10)
-                while _received(connection):
-                    pass
-
-    def dropped(kind: str) -> int:
-        return int(member.json("status")["dropped"][kind] - before["dropped"][kind])
-
-    wait_until(lambda: dropped("handshake") >= len(GARBAGE), within_s=10, what="strangers are counted")
-    assert dropped("handshake") == len(GARBAGE)
-    wait_until(lambda: dropped("http") > 0, within_s=10, what="what is no HTTP is counted")
+    before = members[0].json("status")
+    scan(members[0])
     _unharmed(members, before)
-
-
-def _received(connection: socket.socket) -> bytes:
-    try:
-        return connection.recv(65536)
-    except ConnectionResetError:
-        return b""
 
 
 def _unharmed(nodes: list[PeerProcess], before: dict[str, object]) -> None:

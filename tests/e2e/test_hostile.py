@@ -17,6 +17,7 @@ from peerinfer.node.ports import Call
 from peerinfer.overlay.libp2p import LibP2POverlay
 from peerinfer.overlay.streams import REQUEST_PROTOCOL
 from tests.e2e.processes import PeerProcess, simulated, swarm, wait_until
+from tests.e2e.scanners import scan
 from tests.overlay.raw_host import raw_host
 
 
@@ -84,6 +85,12 @@ async def test_garbage_on_the_request_protocol_costs_its_stream(
         with trio.fail_after(30):
             while _dropped(node, "request") <= before["dropped"]["request"]:
                 await trio.sleep(0.1)
+    _unharmed(two, before)
+
+
+def test_what_scanners_send_to_any_port_is_counted_and_changes_nothing_else(two: list[PeerProcess]) -> None:
+    before = two[0].json("status")
+    scan(two[0])
     _unharmed(two, before)
 
 

@@ -25,6 +25,7 @@ from libp2p.stream_muxer.yamux.yamux import (
     YamuxStream,
 )
 
+from peerinfer.overlay.frame_meter import FrameMeter, TooManyFramesError
 from peerinfer.overlay.intake import Intake, intake_of
 from peerinfer.overlay.outbox import outbox_of
 from peerinfer.overlay.quick_stream import QuickStream
@@ -52,6 +53,9 @@ def frame(
 ) -> bytes:
     size = len(body) if length is None else length
     return struct.pack(YAMUX_HEADER_FORMAT, 0, kind, flags, stream_id, size) + body
+
+
+TINY = frame(TYPE_DATA, ATTACHED, b"x")
 
 
 class Connection:
@@ -140,6 +144,19 @@ async def test_what_the_library_has_to_judge_is_left_to_it() -> None:
     del connection.muxed.streams[ATTACHED]
     assert await connection.loop_reads() == late
     assert connection.received == b""
+
+
+async def test_frames_that_are_handed_over_are_metered_like_all_others() -> None:
+    """Goal: no way around the flood limit. Method: more than the window, and data in tiny pieces."""
+    for sent in ([frame(TYPE_DATA, ATTACHED, bytes(DEFAULT_WINDOW_SIZE + 1))], [TINY] * 1000):
+        connection = Connection(*sent)
+        refused: list[str] = []
+        FrameMeter(connection.muxed, frames_per_s_max=10.0, streams_per_s_max=10.0, refuse=refused.append)
+        connection.attach()
+        with pytest.raises(TooManyFramesError):
+            await connection.loop_reads()
+        assert len(refused) == 1
+        assert len(connection.received) < 1000
 
 
 async def test_what_the_library_kept_comes_first() -> None:
