@@ -136,11 +136,12 @@ class _Weighing:
         """This node: no round trip, an exact tree, the load of this moment."""
         own, view, s_per_token = self._own, self._view, self._s_per_token
         matched = view.own.match_prefix(self._keys)
-        coming = view.own_in_flight.match_prefix(self._keys, matched)
-        expected = self._reusable(matched, own.reuse_tokens)
-        in_flight = self._reusable(coming, own.reuse_tokens) - expected
+        expected, in_flight, load = self._reusable(matched, own.reuse_tokens), 0, own.load
+        if view.own_in_flight.given.requests:
+            coming = view.own_in_flight.match_prefix(self._keys, matched)
+            in_flight = self._reusable(coming, own.reuse_tokens) - expected
+            load = with_given(load, view.own_in_flight.unsettled)
         prefill_s = (self._tokens - expected - in_flight) * s_per_token
-        load = with_given(own.load, view.own_in_flight.unsettled)
         ahead_s = wait_s(load, view.rates)
         cost_s = ahead_s + prefill_s
         recent_s = (load.recent_prefill_tokens + load.queued_prefill_tokens) * s_per_token

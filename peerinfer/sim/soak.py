@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import click
 from rich.progress import track
 
+from peerinfer.sim.orphans import end_with_parent
 from peerinfer.sim.runtime import run_virtual
 from peerinfer.sim.storm import KINDS, Storm, Verdict
 
@@ -56,7 +57,7 @@ def soak(seeds: range, *, jobs: int) -> Iterator[Verdict]:
     if jobs == 1:
         yield from map(run_seed, seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=end_with_parent) as pool:
         yield from pool.imap(run_seed, seeds, chunksize=20)
 
 

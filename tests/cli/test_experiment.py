@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
 
 from peerinfer.cli.main import peerinfer
+
+T = TypeVar("T")
 
 
 def invoke(out: Path, *options: str) -> Result:
@@ -44,3 +51,44 @@ def test_what_cannot_be_measured_is_told_in_one_line(
     result = invoke(tmp_path, *options)
     assert result.exit_code == 2
     assert complaint in result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_its_workers_end_when_it_is_killed(tmp_path: Path) -> None:
+    """Method: SIGKILL it while it measures; a worker then waits for work that nobody can give it."""
+    command = [
+        sys.executable,
+        "-m",
+        "peerinfer",
+        "experiment",
+        "table2",
+        "--jobs",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
+        workers = until(lambda: [pid for pid in children(run.pid) if b"spawn_main" in command_of(pid)])
+        run.kill()
+    until(lambda: not any(command_of(pid) for pid in workers))
+
+
+def until(found: Callable[[], T]) -> T:
+    """What it finds at last."""
+    end = time.monotonic() + 60.0
+    while not (result := found()):
+        assert time.monotonic() < end, "it did not happen within a minute"
+        time.sleep(0.05)
+    return result
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command_of(pid: int) -> bytes:
+    """Empty if it is gone, or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

@@ -21,6 +21,7 @@ from peerinfer.sim.experiments.effort import effort
 from peerinfer.sim.experiments.prompts import Prompts, open_prompts
 from peerinfer.sim.experiments.simulate import simulate
 from peerinfer.sim.experiments.store import Store
+from peerinfer.sim.orphans import end_with_parent
 
 TICK_REQUESTS = 20
 """Progress is told, and the flag looked at, every so many requests: a shared counter costs a lock."""
@@ -65,6 +66,7 @@ _worker: _Worker
 
 def _start(data: Path | None, directory: Path, counter: Synchronized[int], stop: Event) -> None:
     global _worker
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent acts on it
     prompts = open_prompts(data, say=lambda _: None)
     _worker = _Worker(prompts, Store(directory, corpus=prompts.corpus.digest), counter, stop)
