@@ -24,7 +24,7 @@ from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay.circuit import HOP_PROTOCOL, STOP_PROTOCOL, receive, reset, send
 from peerinfer.overlay.contained import contained
-from peerinfer.overlay.host import Host, is_relayed, open_stream
+from peerinfer.overlay.host import Host, is_open, is_relayed, open_stream
 from peerinfer.overlay.stream_errors import READ_BYTES, STREAM_ERRORS
 
 RESERVED_S = 3600.0  # guess: go-libp2p's
@@ -70,7 +70,8 @@ class Relay:
 
     async def _reserve(self, peer: PeerId, stream: Any) -> None:
         now = trio.current_time()
-        self._reserved = {each: until for each, until in self._reserved.items() if until > now}
+        kept = self._reserved.items()
+        self._reserved = {each: until for each, until in kept if until > now and self._is_linked(each)}
         if peer not in self._reserved and len(self._reserved) >= RESERVATIONS_MAX:
             self._refused(peer, "too many reservations")
             await _tell(stream, Status.RESERVATION_REFUSED)
@@ -119,6 +120,10 @@ class Relay:
         if not agreed:
             raise PeerLostError("it does not want to be reached")
         return onward
+
+    def _is_linked(self, peer: PeerId) -> bool:
+        """A reservation ends with its peer's connection, or strangers could leave a thousand behind."""
+        return any(map(is_open, self._host.network.get_connections(ID.from_base58(peer))))
 
     def _has_room(self, *peers: PeerId) -> bool:
         return self.circuits < self._circuits_max and all(

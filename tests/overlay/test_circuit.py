@@ -170,6 +170,21 @@ async def test_circuits_and_reservations_are_bounded(
     assert relay.sink.reasons == ["too many reservations", "too many circuits"]
 
 
+async def test_who_has_left_takes_no_room_for_reservations(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An identity costs nothing: whoever came and went would have all of them for an hour."""
+    monkeypatch.setattr(relay_module, "RESERVATIONS_MAX", 1)
+    relay = await world.start(relay=True)
+    for _ in range(2):
+        async with raw_host() as passer_by:
+            await passer_by.connect(relay.address)
+            stream = await passer_by.open(relay.id, HOP_PROTOCOL)
+            await send(stream, HopMessage(type=HopMessage.RESERVE))
+            assert (await receive(stream, HopMessage)).status == Status.OK
+        await until(lambda: not relay.overlay.links(), within_s=SOON_S)
+
+
 async def test_a_circuit_carries_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Method: two streams of memory; the second of them never says a word."""
     monkeypatch.setattr(relay_module, "CIRCUIT_BYTES_MAX", 1_000_000)
