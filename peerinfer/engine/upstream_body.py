@@ -62,8 +62,9 @@ def outgoing(
     if is_sglang:
         rids = _own_rids(body)
         if not rids or attempts_before:
-            again = f"-{attempts_before}" if attempts_before else ""
-            rids = (f"{ID_PREFIXES[endpoint]}-{request.id}{again}",)
+            # Before the id: SGLang aborts whatever begins with the name that it is told.
+            again = f"{attempts_before}-" if attempts_before else ""
+            rids = (f"{ID_PREFIXES[endpoint]}-{again}{request.id}",)
             members["rid"] = rids[0]
     asked = body.get("stream") is True
     streamed = asked or (is_sglang and _can_be_assembled(endpoint, body, assembles_chats=assembles_chats))

@@ -93,8 +93,6 @@ async def _send(
     while True:
         ranking = await _get_best_nodes(node, r, prompt, decision)  # lines 3-5
         for k in _targets(node, r, ranking, decision):  # line 5's k, then §3.3's next best
-            if may_harm(decision, k):
-                continue
             attempt = Attempt(peer=k.peer, outcome="failed")
             decision.attempts.append(attempt)
             decision.chosen, decision.expected_cached_tokens = k.peer, k.expected_cached_tokens
@@ -185,7 +183,7 @@ def _targets(node: Context, r: Incoming, ranking: Ranking, decision: Decision) -
     if decision.attempts and decision.attempts[-1].outcome == "broken":
         order.sort(key=lambda candidate: candidate.peer == decision.attempts[-1].peer)
     for place, candidate in enumerate(order):
-        if candidate.is_me and not node.engine_ready:
+        if (candidate.is_me and not node.engine_ready) or may_harm(decision, candidate):
             continue
         if place and not candidate.is_me and not node.retry_budget.try_retry():
             continue  # retries must not multiply an overload

@@ -86,9 +86,11 @@ def _refusal(node: Context, call: Call, request: Request) -> Refuse | None:
 
 
 def _given(node: Context, request: Request) -> Given:
-    """What the entry node reckons with; it counts the same (node/forward.py)."""
-    pages_tokens = request.prompt_pages * node.engine.info.page_size
-    return Given(1, max(0, pages_tokens - request.expected_cached_tokens))
+    """What the entry node reckons with; it counts the same (node/forward.py). A prompt longer than that is
+    refused once it is read; until then its length is a stranger's word, and in the load that all are told."""
+    info = node.engine.info
+    prompt_tokens = min(request.prompt_pages * info.page_size, info.context_tokens_max)
+    return Given(1, max(0, prompt_tokens - request.expected_cached_tokens))
 
 
 def _refuse(node: Context, call: Call, request: Request, code: RefuseCode, message: str) -> Refuse:

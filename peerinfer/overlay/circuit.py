@@ -88,11 +88,15 @@ class Circuits:
 
     def __init__(self, host: Host, *, nursery: trio.Nursery) -> None:
         self._host, self._nursery = host, nursery
+        self._reserving: dict[PeerId, trio.CancelScope] = {}
         host.host.set_stream_handler(TProtocol(STOP_PROTOCOL), self.accept)
 
     def link_up(self, peer: PeerId) -> None:
         """Perhaps a relay: have it keep a reservation while it is linked."""
-        self._nursery.start_soon(self._keep_reserved, peer)
+        if (before := self._reserving.get(peer)) is not None:
+            before.cancel()  # it sleeps through a link that was lost and is up again
+        scope = self._reserving[peer] = trio.CancelScope()
+        self._nursery.start_soon(self._keep_reserved, peer, scope)
 
     def addrs_of_last_resort(self, peer: PeerId) -> list[str]:
         """Under which a peer may be reached that cannot be dialled."""
@@ -139,8 +143,8 @@ class Circuits:
         if not connected:
             await reset(stream)
 
-    async def _keep_reserved(self, relay: PeerId) -> None:
-        with contained("reserving at it", peer=relay):
+    async def _keep_reserved(self, relay: PeerId, scope: trio.CancelScope) -> None:
+        with contained("reserving at it", peer=relay), scope:
             for after_s in RESERVE_AFTER_S:
                 await trio.sleep(after_s)
                 if self._dialled(relay) and self._speaks(relay):
@@ -148,6 +152,8 @@ class Circuits:
             while self._dialled(relay) and self._speaks(relay):
                 await self._reserve(relay)
                 await trio.sleep(RESERVE_AGAIN_S)
+        if self._reserving.get(relay) is scope:
+            del self._reserving[relay]
 
     async def _reserve(self, relay: PeerId) -> None:
         """One that does not want to is asked again as late as one that does."""

@@ -66,7 +66,7 @@ class Gate:
 
     async def _arrived(self, connection: Any, listening: Any) -> Any:
         """A connection from outside, from its first byte until it is one of the network's."""
-        address = _network_of(connection)
+        address = _network_of(connection, listening)
         reason = self._too_many(address)
         if reason is None:
             self._shaking[address] += 1
@@ -118,12 +118,12 @@ class Gate:
             self._told_at, self._untold = now, 0
 
 
-def _network_of(connection: Any) -> str:
-    """What one stranger can draw addresses from: an IPv4 address, or a /64 of IPv6."""
+def _network_of(connection: Any, listening: Any) -> str:
+    """What one stranger can draw addresses from: an IPv4 address, a /64 of IPv6, or the relay in between."""
     try:  # the library's own way knows no IPv6
         ip = ipaddress.ip_address(connection.stream.stream.socket.getpeername()[0].partition("%")[0])
-    except (AttributeError, OSError, ValueError):  # gone again already, or relayed
-        return "elsewhere"
+    except (AttributeError, OSError, ValueError):  # relayed, or gone again already
+        return str(listening)
     return str(ip) if ip.version == 4 else str(ipaddress.ip_network((ip, 64), strict=False))
 
 

@@ -176,7 +176,7 @@ def _from_json(path: Path) -> list[Row] | None:
     return [
         (PeerId(peer), addr, written_at, 0.0)
         for peer, addrs in content.items()
-        if isinstance(addrs, list)
+        if isinstance(addrs, list) and peer.isascii()  # JSON spells what is no text
         for addr in addrs
-        if isinstance(addr, str)
+        if isinstance(addr, str) and addr.isascii()
     ]

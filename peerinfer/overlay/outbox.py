@@ -3,7 +3,8 @@
 To encrypt and send costs more than a token's frame, and tokens of many streams come at once: an engine makes
 one for each of its requests at every step. So frames are collected, and the connection's writer takes all
 that there are as soon as it has its turn: a frame that comes alone is not held back, a hundred that come
-within one turn of the loop are one message of Noise and one system call. No timer is involved.
+within one turn of the loop are one message of Noise and one system call. No timer is involved. Long frames go
+a few at a time: a socket is given up when it does not take that much in time, however many streams send.
 
 The rule (S1 in quick_yamux.py): what was taken is written whole, whatever is cancelled. Noise counts its
 messages, so half of one would end the connection.
@@ -22,7 +23,7 @@ from peerinfer.overlay.stream_errors import STREAM_ERRORS
 WRITE_STUCK_S = 5.0  # guess; yamux itself gives up on a closed window after as long
 """A socket that takes no byte for this long has lost its connection."""
 COLLECTED_BYTES_MAX = 64 * 1024  # guess: one message of Noise
-"""Beyond this frames are not taken without waiting."""
+"""Beyond this frames are not taken without waiting, and what is sent at once has no more frames."""
 
 
 class Outbox:
@@ -85,26 +86,24 @@ class Outbox:
         return self._put
 
     async def _turn(self) -> None:
-        """Send what there is, or wait while somebody does."""
+        """Send some of what there is, or wait while somebody does."""
         if self._sending is None:
             await self._send()
         else:
             await self._sending.wait()
 
     async def _send(self) -> None:
-        """Send all that there is."""
-        data, number = b"".join(self._frames), self._put
-        self._frames.clear()
-        self._size = 0
+        """Send the first of what there is: all of it, unless it is much."""
+        data, number = self._next()
         self._sending = trio.Event()
         try:
             deadline = trio.current_time() + WRITE_STUCK_S
             with trio.CancelScope(shield=True, deadline=deadline) as scope:
                 await self._muxed.secured_conn.write(data)
-                self._out = number
+                self._out += number
             if scope.cancelled_caught:
                 raise trio.BrokenResourceError(f"the socket took no byte for {WRITE_STUCK_S} s")
-        except STREAM_ERRORS:  # a message is counted that is not out: none that follows can be understood
+        except Exception:  # a message is counted that is not out: none that follows can be understood
             self._muxed.event_shutting_down.set()
             with trio.CancelScope(shield=True):
                 await self._muxed.secured_conn.close()
@@ -112,6 +111,19 @@ class Outbox:
         finally:
             self._sending.set()
             self._sending = None
+
+    def _next(self) -> tuple[bytes, int]:
+        """What is sent at once, and how many frames that is."""
+        size = count = 0
+        for frame in self._frames:
+            size += len(frame)
+            count += 1
+            if size > COLLECTED_BYTES_MAX:
+                break
+        data = b"".join(self._frames[:count])
+        del self._frames[:count]
+        self._size -= size
+        return data, count
 
 
 def outbox_of(muxed: Any) -> Outbox:

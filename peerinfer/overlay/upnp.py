@@ -135,6 +135,6 @@ def _called(call: Callable[[], Result]) -> Result:
 
 def _is_public(address: str | None) -> bool:
     try:
-        return ipaddress.ip_address(address or "").is_global
+        return ipaddress.IPv4Address(address or "").is_global
     except ValueError:
         return False

@@ -281,16 +281,19 @@ async def test_a_request_that_engines_die_of_does_not_go_through_the_swarm(
 
 async def test_the_own_engine_serves_when_those_of_two_peers_are_broken(autojump_clock: MockClock) -> None:
     """Goal: two broken nodes do not fail the clients of a third. Method: more targets are allowed than that,
-    and the own engine is the last of them; the peer in between is spared."""
+    and the own engine is the last of them; the peer in between is spared, and so is that retry."""
     config = replace(PAPER, request=RequestConfig(attempts_max=4, retry_share=10.0))
     async with world(5, config=config) as swarm:
         await _with_prefix_on_peer(swarm, 1, 2, 3)
         died: list[PeerId] = []
         for member in swarm.members[1:]:
             _counted(member, _failing(EngineError("it is broken")), died)
+        budget = swarm[0].node.context.retry_budget
+        saved = budget._saved
         answer = await ask(swarm[0], completion(text(1)))
         assert answer.reply.route == "local"
         assert len(died) == 2
+        assert budget._saved == saved - 1
         outcomes = [attempt["outcome"] for attempt in _decision(swarm[0], answer.reply)["attempts"]]  # type: ignore[attr-defined]
         assert outcomes == ["failed", "failed", "served"]
 

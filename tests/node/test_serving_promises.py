@@ -10,8 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from peerinfer.config import Config, RequestConfig, RoutingConfig
-from peerinfer.core.frames import Accept, EndFrame, Heartbeat, Refuse, Request, Wait
+from peerinfer.core.frames import Accept, Ask, EndFrame, Heartbeat, Refuse, Request, Wait
 from peerinfer.core.types import Chunk, RequestError
+from peerinfer.core.wire import UINT_MAX
 from peerinfer.node.probes import INCARNATION_MAX
 from peerinfer.sim.network import Conditions
 from tests.node.swarm import Member, ask, completion, text, world
@@ -231,3 +232,31 @@ async def test_a_peer_stops_at_the_deadline_that_it_was_given(autojump_clock: Mo
                     if type(await call.receive()).__name__ == "ErrorFrame":
                         break
         assert swarm[1].engine.load().running == 0
+
+
+async def test_what_a_peer_says_of_its_prompts_length_harms_nobody_else(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until a prompt is read its length is its peer's word; the load that others are told has that in it.
+
+    Method: while the longest prompt that can be said is being read, a third node asks for the wait.
+    """
+    async with world(3) as swarm:
+        tokenizer = swarm[1].node.context.tokenizer
+        assert tokenizer is not None
+        reading = trio.Event()
+
+        async def read_for_ever(*_: object) -> None:
+            reading.set()
+            await trio.sleep_forever()
+
+        async with swarm[0].overlay.open_call(swarm[1].peer_id) as call:
+            monkeypatch.setattr(tokenizer, "encode", read_for_ever)
+            await call.send(replace(_request(swarm[1], completion(text(1)).raw), prompt_pages=UINT_MAX))
+            await reading.wait()
+            async with swarm[2].overlay.open_call(swarm[1].peer_id) as other:
+                await other.send(Ask(id="ask", prompt_tokens=480, expected_cached_tokens=0))
+                frame = await other.receive()
+        assert isinstance(frame, Wait)
+        info = swarm[1].node.context.engine.info
+        assert frame.load.queued_prefill_tokens == info.context_tokens_max

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
+import trio.testing
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
@@ -15,8 +17,16 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessa
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
+from peerinfer.overlay import gate as gate_module
 from peerinfer.overlay import relay as relay_module
-from peerinfer.overlay.circuit import HOP_PROTOCOL, STOP_PROTOCOL, receive, send
+from peerinfer.overlay.circuit import (
+    HOP_PROTOCOL,
+    RESERVE_AGAIN_S,
+    STOP_PROTOCOL,
+    Circuits,
+    receive,
+    send,
+)
 from peerinfer.overlay.host import is_relayed, open_stream
 from peerinfer.overlay.libp2p import LibP2POverlay
 from peerinfer.overlay.relay import Relay
@@ -196,3 +206,55 @@ async def test_nothing_is_relayed_twice(world: LibP2PWorld) -> None:
     assert (await receive(stream, HopMessage)).status == Status.PERMISSION_DENIED
     with pytest.raises(PeerLostError):
         await open_stream(host_of(a), b.id, STOP_PROTOCOL, direct=True)
+
+
+async def test_a_link_that_comes_and_goes_is_reserved_at_once_each_time(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever keeps a reservation looks every few minutes whether there is a link, and may miss that it was
+    lost. Method: nine new links within minutes, then an hour in which nothing happens."""
+    reserved: list[float] = []
+
+    async def reserve(*_: object) -> None:
+        reserved.append(trio.current_time())
+
+    monkeypatch.setattr(Circuits, "_dialled", lambda *_: True)
+    monkeypatch.setattr(Circuits, "_speaks", lambda *_: True)
+    monkeypatch.setattr(Circuits, "_reserve", reserve)
+    async with trio.open_nursery() as nursery:
+        circuits = Circuits(Mock(), nursery=nursery)
+        for number in range(9):
+            circuits.link_up(PeerId("relay"))
+            await trio.sleep(20.0)
+            assert len(reserved) == number + 1
+        assert len(nursery.child_tasks) == 1
+        await trio.sleep(3600.0)
+        assert len(reserved) == 9 + 3600 // RESERVE_AGAIN_S
+        monkeypatch.setattr(Circuits, "_dialled", lambda *_: False)
+        await trio.sleep(RESERVE_AGAIN_S)
+        assert not nursery.child_tasks
+        assert not circuits._reserving
+
+
+async def test_one_relay_cannot_use_up_what_the_others_may_bring(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes through a relay counts for that relay. Method: a stranger says again and again that somebody
+    wants to reach a node through it, and a peer that cannot be dialled comes through the real relay."""
+    async with raw_host() as stranger:
+        relay = await world.start(relay=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(gate_module, "ARRIVALS_AT_ONCE_MAX", 3.0)
+            patch.setattr(gate_module, "ARRIVALS_PER_S_MAX", 0.001)
+            b = await behind_nat(world, relay)
+        (listener,) = host_of(b).network.listeners.values()
+        await stranger.connect(f"{listener.get_addrs()[0]}/p2p/{b.id}")
+        for _ in range(5):
+            stream = await stranger.open(b.id, STOP_PROTOCOL)
+            await send(stream, StopMessage(type=StopMessage.CONNECT))
+            with suppress(*STREAM_ERRORS):
+                await receive(stream, StopMessage)
+                await stream.reset()
+        await until(lambda: "too many connections from one address" in b.sink.reasons, within_s=SOON_S)
+        a = await behind_nat(world, relay)
+        await until(lambda: a.linked_to(b.id) and b.linked_to(a.id), within_s=3 * SOON_S)

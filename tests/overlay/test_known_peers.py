@@ -137,7 +137,10 @@ def test_an_earlier_versions_file_is_taken_over_once(tmp_path: Path) -> None:
     assert load(tmp_path) == {A: (at(1),), C: (at(2),)}
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"p": 1}', '{"p": [1, {}]}', "\x00"])
+SURROGATES = ['{"p": ["\\ud800"]}', '{"\\ud800": ["/ip4/192.0.2.1/tcp/1"]}']
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"p": 1}', '{"p": [1, {}]}', "\x00", *SURROGATES])
 def test_an_earlier_versions_file_that_makes_no_sense_is_ignored(tmp_path: Path, content: str) -> None:
     (tmp_path / JSON_FILE).write_text(content)
     assert not load(tmp_path)

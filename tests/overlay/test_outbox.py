@@ -209,3 +209,36 @@ async def test_outbox_that_is_full_takes_nothing_without_waiting() -> None:
         secured.takes.set()
         await trio.testing.wait_all_tasks_blocked()
         assert not outbox.is_full
+
+
+async def test_slow_socket_is_not_given_up_for_how_many_streams_send(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It takes 64 KiB a second, and forty streams have a whole frame each for it.
+
+    All of it in one piece would have to be through within `WRITE_STUCK_S`, at any speed.
+    """
+    async with running() as (outbox, secured, nursery):
+
+        async def write(data: bytes) -> None:
+            await trio.sleep(len(data) / 65_536)
+            secured.sent.append(data)
+
+        secured.write = write  # type: ignore[method-assign]
+        for number in range(40):
+            nursery.start_soon(outbox.write, bytes([number]) * 65_536)
+        await trio.sleep(50)
+        assert sorted(b"".join(secured.sent)[::65_536]) == list(range(40))
+        assert not secured.closed
+        assert outbox._frames == []
+        assert outbox._size == 0
+
+
+async def test_no_failure_of_a_write_is_survived() -> None:
+    """Of whatever kind: who waits would wait for ever, and Noise has counted the message."""
+    async with running() as (outbox, secured, _):
+        secured.error = ValueError("of no kind that the library tells")
+        with pytest.raises(ValueError, match="of no kind"):
+            await outbox.write(b"a")
+        assert secured.closed
+        assert outbox.is_full

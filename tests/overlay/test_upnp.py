@@ -41,7 +41,7 @@ async def test_a_port_that_another_machine_has_is_passed_over(router: Router) ->
     assert router.actions.count("AddPortMapping") == 3
 
 
-@pytest.mark.parametrize("outside", ["192.168.7.1", "100.64.0.9", "", "none"])
+@pytest.mark.parametrize("outside", ["192.168.7.1", "100.64.0.9", "2606:4700::1", "", "none"])
 async def test_behind_a_second_router_nothing_is_announced(router: Router, outside: str) -> None:
     router.outside = outside
     assert await addrs_of(PortMapping()) == ()
