@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from peerinfer.core.asking import wait_at_most_s, worth_asking
 from peerinfer.core.radix_tree import RadixTree
 from peerinfer.core.rent import RentLedger
 from peerinfer.core.router import OwnState, Prompt, Ranking, rank
-from peerinfer.core.types import Load, PageKey
+from peerinfer.core.types import Given, Load, PageKey
 from peerinfer.engine.recent_count import RecentCount
 
 NODES, BLOCK, CACHE_BLOCKS = 8, 512, 3000
@@ -73,24 +74,24 @@ class Engine:
         self._at = at
         self._queue: deque[Work] = deque()
         self._busy_until = 0.0
-        self._at_work = False
+        self._at_work: Work | None = None
         self._recent = RecentCount(HALF_LIFE_S)
 
     @property
     def requests(self) -> int:
         """That wait or are in prefill."""
-        return len(self._queue) + self._at_work
+        return len(self._queue) + (self._at_work is not None)
 
     def submit(self, now: float, work: Work) -> None:
         """Take a prompt."""
         self._queue.append(work)
-        if not self._at_work:
+        if self._at_work is None:
             self._next(now)
 
     def load(self, now: float) -> Load:
         """As a node tells it; pages that an earlier prompt will have computed count once."""
         left = max(0.0, self._busy_until - now) * RATE
-        ahead: set[PageKey] = set()
+        ahead: set[PageKey] = set(self._at_work.prompt.keys) if self._at_work else set()
         for work in self._queue:
             keys = work.prompt.keys
             pages = self.tree.match_prefix(keys)
@@ -107,11 +108,11 @@ class Engine:
         self.tree.touch(work.prompt.keys, now=now)
         self.cached += cached
         self.tokens += work.tokens
-        self._at_work = True
+        self._at_work = work
         self._busy_until = now + (work.tokens - cached) / RATE
 
         def done(then: float) -> None:
-            self._at_work = False
+            self._at_work = None
             self._recent.add(work.tokens - cached, now=then)
             self.tree.insert(work.prompt.keys, now=then)
             if self._queue:
@@ -143,6 +144,8 @@ class Replay:
         self.rents = [RentLedger(self.routing) for _ in range(NODES)]
         self.coming: Counter[int] = Counter()
         """Uncached tokens on their way to each node, for the mode that knows it."""
+        self.given: defaultdict[tuple[int, int], Given] = defaultdict(Given)
+        """What is not over of what an entry node has given to another one, as that one counts it."""
         self.ttft_s: list[float] = []
         self.refused = self.asked = 0
         self.last_s = 0.0
@@ -177,13 +180,24 @@ class Replay:
         if now < self.last_s:
             self.at(now + GOSSIP_S, self.gossip)
 
-    def tell(self, number: int, load: Load, now: float, to: Sequence[int] = range(NODES)) -> None:
-        """A node tells others its load."""
+    def tell(self, number: int, load: Load, now: float) -> None:
+        """A node tells all others its load."""
 
         def heard(then: float) -> None:
-            for other in to:
+            for other in range(NODES):
                 if other != number:
                     self.views[other].hear(number, load, now=then)
+
+        self.at(now + ONE_WAY_S, heard)
+
+    def reply(self, now: float, number: int, entry: int, before: Event | None = None) -> None:
+        """A node tells another one its load, and how much of what that one has given the load counts."""
+        load, yours = self.engines[number].load(now), self.given[entry, number]
+
+        def heard(then: float) -> None:
+            if before is not None:
+                before(then)
+            self.views[entry].hear(number, load, now=then, yours=yours)
 
         self.at(now + ONE_WAY_S, heard)
 
@@ -237,7 +251,7 @@ class Replay:
         self.asked += len(peers)
         for peer in peers:
             number = number_of(peer)
-            self.at(now + ONE_WAY_S, lambda t, n=number: self.tell(n, self.engines[n].load(t), t, [entry]))  # type: ignore[misc]
+            self.at(now + ONE_WAY_S, lambda t, n=number: self.reply(t, n, entry))  # type: ignore[misc]
         wait_s = 2 * ONE_WAY_S if peers else 0.0
         self.at(now + wait_s, lambda t: self.send(t, entry, prompt, begun=begun, refused=refused))
 
@@ -251,28 +265,38 @@ class Replay:
         if best.is_me:
             self.serve(now, entry, prompt, begun=begun)
             return
-        number, tokens = number_of(best.peer), (prompt.tokens or 0) - best.expected_cached_tokens
+        number, expected = number_of(best.peer), best.expected_cached_tokens + best.in_flight_tokens
+        given, keys = Given(1, len(prompt.keys) * BLOCK - expected), prompt.keys
         limit_s = wait_at_most_s(best, ranking.targets) if refused < self.routing.slower_max else None
+        view.forwarded(best.peer, given.tokens, keys)
         if self.mode == EXACT:
-            self.coming[number] += tokens
-        else:
-            view.forwarded(best.peer, tokens)
+            view.settled(best.peer, given.tokens)  # the loads that are heard count it
+            self.coming[number] += given.tokens
+
+        def ended(_: float, *, was_settled: bool = True) -> None:
+            view.ended(best.peer, given.tokens, keys, was_settled=was_settled)
 
         def come(then: float) -> None:
-            engine = self.engines[number]
             if self.mode == EXACT:
-                self.coming[number] -= tokens
-                self.serve(then, number, prompt, begun=begun, back_s=ONE_WAY_S)
+                self.coming[number] -= given.tokens
+                self.serve(then, number, prompt, begun=begun, back_s=ONE_WAY_S, answered=ended)
                 return
-            slower = limit_s is not None and engine.load(then).queued_prefill_tokens / RATE > limit_s
-            if not slower:
-                self.serve(then, number, prompt, begun=begun, back_s=ONE_WAY_S, entry=entry)
-            self.tell(number, engine.load(then), then, [entry])
-            self.at(then + ONE_WAY_S, lambda _: view.settled(best.peer, tokens))
+            slower = (
+                limit_s is not None and self.engines[number].load(then).queued_prefill_tokens / RATE > limit_s
+            )
             if slower:
                 self.refused += 1
+                self.reply(then, number, entry, partial(ended, was_settled=False))
                 again = refused + 1
                 self.at(then + ONE_WAY_S, lambda t: self.decide(t, entry, prompt, begun=begun, refused=again))
+                return
+            self.given[entry, number] = self.given[entry, number].plus(given)
+            self.serve(then, number, prompt, begun=begun, back_s=ONE_WAY_S, answered=answered)
+            self.reply(then, number, entry)
+
+        def answered(then: float) -> None:
+            self.given[entry, number] = self.given[entry, number].minus(given)
+            self.reply(then, number, entry, ended)
 
         self.at(now + ONE_WAY_S, come)
 
@@ -284,16 +308,22 @@ class Replay:
         *,
         begun: float,
         back_s: float = 0.0,
-        entry: int | None = None,
+        answered: Event | None = None,
     ) -> None:
-        """Have an engine do it; the first token takes `back_s`, and brings the load with it."""
-        engine = self.engines[number]
+        """Have an engine do it; the first token takes `back_s`."""
+        engine, view, keys = self.engines[number], self.views[number], prompt.keys
+        coming = view.own_in_flight.match_prefix(keys, engine.tree.match_prefix(keys))
+        tokens = prompt.tokens or 0
+        uncached = tokens - _reusable(coming, tokens)
 
         def done(then: float) -> None:
+            view.ended(view.me, uncached, keys, was_settled=True)
             self.ttft_s.append(then + back_s - begun)
-            if entry is not None:
-                self.tell(number, engine.load(then), then, [entry])
+            if answered is not None:
+                answered(then)
 
+        view.forwarded(view.me, uncached, keys)
+        view.settled(view.me, uncached)  # the engine's load counts it from here on
         engine.submit(now, Work(prompt, done))
 
 

@@ -9,7 +9,7 @@ from peerinfer.config import Config
 from peerinfer.core.peer_view import PeerView
 from peerinfer.core.radix_tree import RadixTree
 from peerinfer.core.snapshot import Snapshot
-from peerinfer.core.types import Load, NodeState, PageKey, PeerId
+from peerinfer.core.types import Given, Load, NodeState, PageKey, PeerId
 
 
 def peer_id(number: int) -> PeerId:
@@ -53,9 +53,9 @@ class OracleView(PeerView):
         """As `PeerView`, by the trees themselves."""
         return [tree.match_prefix(keys) for tree in self._trees]
 
-    def hear(self, number: int, load: Load, *, now: float) -> None:
-        """A node tells its load."""
-        self.observe_load(peer_id(number), load, incarnation=1, seq=0, now=now)
+    def hear(self, number: int, load: Load, *, now: float, yours: Given | None = None) -> None:
+        """A node tells its load; `yours`: how much of what was forwarded there it counts."""
+        self.observe_load(peer_id(number), load, incarnation=1, seq=0, now=now, yours=yours)
         self._peers[peer_id(number)].detector.suspect_at = inf
 
 

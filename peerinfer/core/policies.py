@@ -219,7 +219,8 @@ def _unless_here(best: Candidate, situation: Situation) -> Choice:
 
 def _before_others(first: Candidate, situation: Situation) -> list[Candidate]:
     """One option, then the others by cost."""
-    ranked = nsmallest(TARGETS_MAX, situation.options)
+    options = situation.options
+    ranked = sorted(options) if len(options) <= TARGETS_MAX else nsmallest(TARGETS_MAX, options)
     return [first, *[option for option in ranked if option is not first]][:TARGETS_MAX]
 
 

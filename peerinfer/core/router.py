@@ -86,17 +86,15 @@ def rank(
     mine = weighing.mine()
     # Where it is not known how far a peer is, one forward may lose more than all of them will ever save.
     measured_only = policy == "cost" and own.ready and target is None
-    options, skipped = weighing.peers(now, measured_only=measured_only)
-    if own.ready:
-        options.append(mine)
-    if not options:
-        options.append(mine)  # whoever is asked must say so
+    peers, skipped = weighing.peers(now, measured_only=measured_only)
+    # If nobody can serve, this node must say so.
+    options = [*peers, mine] if own.ready or not peers else peers
     if target is not None:
         wanted = tuple(option for option in options if option.peer == target)
         return Ranking(targets=wanted, skipped=_reasons(skipped, now), reason="the client chose the target")
     tenancy = None
     if policy == "cost" and rents is not None and own.ready:
-        tenancy = weighing.tenancy(mine, options, rents, now=now)
+        tenancy = weighing.tenancy(mine, peers, rents, now=now)
     chosen, reason = POLICIES[policy](
         Situation(
             options=options,
@@ -221,10 +219,10 @@ class _Weighing:
         return options, skipped
 
     def tenancy(
-        self, mine: Candidate, options: list[Candidate], rents: RentLedger, *, now: float
+        self, mine: Candidate, peers: list[Candidate], rents: RentLedger, *, now: float
     ) -> Tenancy | None:
         """What there is to rent from the cheapest peer, to buy, or owned; None if there is no dilemma."""
-        best = min((option for option in options if option.away), default=None)
+        best = min(peers, default=None)
         if best is None:
             return None
         there = best.expected_cached_tokens + best.in_flight_tokens
