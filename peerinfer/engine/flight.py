@@ -22,6 +22,8 @@ class Flight:
         self._counted = load.sent(uncached_tokens=uncached_tokens, now=trio.current_time())
         self.begun = False
         """Whether a part of the answer is there: then it cannot be given to another node any more."""
+        self.rids: tuple[str, ...] = ()
+        """What the server calls it, from when it is sent there."""
         self.scope = trio.CancelScope()
         self.done = trio.Event()
         self._send, receive = trio.open_memory_channel[Chunk | End | Exception](ANSWER_ITEMS_MAX)

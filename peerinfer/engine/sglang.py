@@ -167,7 +167,7 @@ class SGLangEngine:
                     assembles_chats=not facts.parses_chats,
                     attempts_before=self._attempts.before(flight.request.id),
                 )
-                rids = request.rids
+                rids = flight.rids = request.rids
                 assert self._cache is not None
                 with self._cache.watch(flight.request.token_ids) as watched:
                     async with aclosing(upstream.answer(request)) as items:
@@ -209,11 +209,17 @@ class SGLangEngine:
         return replace(end, usage=usage)
 
     async def _abort(self, rids: tuple[str, ...]) -> None:
-        """The client went away: SGLang looks for that itself only every few seconds."""
+        """The client went away: SGLang looks for that itself only every few seconds.
+
+        It ends whatever begins with the name that it is told, and names are chosen by clients and peers: a
+        name that others begin with is left to it.
+        """
         assert self._upstream is not None
         for wait_s in ABORT_AFTER_S:
             await trio.sleep(wait_s)
-            await self._upstream.abort(rids)
+            others = [name for flight in self._flights for name in flight.rids]
+            ours = (rid for rid in rids if not any(name.startswith(rid) for name in others))
+            await self._upstream.abort(tuple(ours))
 
     # The server's life
 

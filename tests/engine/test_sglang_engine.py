@@ -96,6 +96,27 @@ async def test_leaving_ends_the_work_at_the_server(
         assert mock.aborted[0] == received.body["rid"]
 
 
+@pytest.mark.parametrize("name", ["", "chatcmpl-"])
+async def test_leaving_ends_no_work_that_has_a_longer_name(
+    mock: MockServer, sink: MirrorSink, name: str
+) -> None:
+    """SGLang aborts all requests whose names begin with the one that it is told, and a client may choose any.
+
+    Method: one such client leaves while another one waits.
+    """
+    mock.script = lambda _: [trio.Event()]
+    async with running(mock, sink) as engine, engine.run_infer(request(chat("a", stream=True))):
+        waiting = await mock.receives(1)
+        async with engine.run_infer(request(chat("b", stream=True, rid=name))):
+            leaving = await mock.receives(2)
+        with trio.fail_after(5):
+            await leaving.left.wait()
+        await trio.sleep(0.4)
+        assert leaving.body["rid"] == name
+        assert waiting.body["rid"].startswith(name)
+        assert mock.aborted == []
+
+
 async def test_an_answer_that_is_whole_is_not_aborted(mock: MockServer, sink: MirrorSink) -> None:
     async with running(mock, sink) as engine:
         await read(engine, chat("hello", stream=True))
