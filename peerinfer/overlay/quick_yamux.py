@@ -17,12 +17,24 @@ async def _handle_incoming_quickly(self: Any) -> None:
     intake_of(self)  # before the loop's first read: it must not come in between a frame's head and its body
     async with trio.open_nursery() as nursery:
         nursery.start_soon(outbox_of(self).run)
+        self._reading_task = trio.lowlevel.current_task()
         await _handle_incoming(self)
+        self._reading_task = None
         nursery.cancel_scope.cancel()
 
 
 async def _write_frame(self: Any, data: bytes) -> None:
-    await outbox_of(self).write(data)
+    """Send a frame of the library's.
+
+    Whoever reads does not wait until its answer to a ping, or to a new stream, is out: two nodes that have
+    much to send would each wait for the other to read. How many answers a peer can ask for is bounded by
+    frame_meter.py.
+    """
+    outbox = outbox_of(self)
+    if self.__dict__.get("_reading_task") is trio.lowlevel.current_task():
+        outbox.put(data)
+    else:
+        await outbox.write(data)
 
 
 def make_yamux_quick() -> None:
