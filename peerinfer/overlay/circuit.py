@@ -100,7 +100,7 @@ class Circuits:
         self._nursery.start_soon(self._keep_reserved, peer, scope)
 
     def addrs_of_last_resort(self, peer: PeerId) -> list[str]:
-        """Under which a peer may be reached that cannot be dialled; others the next time, if there are more."""
+        """Under which a peer may be reached that cannot be dialled; of many others the next time."""
         relays = [relay for relay in self._relays() if relay != peer]
         tried = random.sample(relays, min(RELAYS_TRIED_MAX, len(relays)))
         return [f"/p2p/{relay}/p2p-circuit" for relay in tried]
