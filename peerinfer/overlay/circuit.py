@@ -11,6 +11,7 @@ The library's own client and relay are not used: docs/adr/0008.
 
 from __future__ import annotations
 
+import random
 from typing import Any, TypeVar
 
 import trio
@@ -99,8 +100,10 @@ class Circuits:
         self._nursery.start_soon(self._keep_reserved, peer, scope)
 
     def addrs_of_last_resort(self, peer: PeerId) -> list[str]:
-        """Under which a peer may be reached that cannot be dialled."""
-        return [f"/p2p/{relay}/p2p-circuit" for relay in self._relays() if relay != peer][:RELAYS_TRIED_MAX]
+        """Under which a peer may be reached that cannot be dialled; of many others the next time."""
+        relays = [relay for relay in self._relays() if relay != peer]
+        tried = random.sample(relays, min(RELAYS_TRIED_MAX, len(relays)))
+        return [f"/p2p/{relay}/p2p-circuit" for relay in tried]
 
     async def dial(self, peer: PeerId, addr: str) -> None:
         """Connect to a peer under one of those.

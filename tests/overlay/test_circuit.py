@@ -21,6 +21,7 @@ from peerinfer.overlay import gate as gate_module
 from peerinfer.overlay import relay as relay_module
 from peerinfer.overlay.circuit import (
     HOP_PROTOCOL,
+    RELAYS_TRIED_MAX,
     RESERVE_AGAIN_S,
     STOP_PROTOCOL,
     Circuits,
@@ -249,6 +250,19 @@ async def test_a_link_that_comes_and_goes_is_reserved_at_once_each_time(
         await trio.sleep(RESERVE_AGAIN_S)
         assert not nursery.child_tasks
         assert not circuits._reserving
+
+
+async def test_every_relay_is_asked_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few at a time; who has the reservation may be any of them."""
+    relays = [PeerId(f"relay{number}") for number in range(8)]
+    monkeypatch.setattr(Circuits, "_relays", lambda *_: relays)
+    async with trio.open_nursery() as nursery:
+        circuits = Circuits(Mock(), nursery=nursery)
+        tries = [circuits.addrs_of_last_resort(relays[0]) for _ in range(100)]
+    assert {len(set(tried)) for tried in tries} == {RELAYS_TRIED_MAX}
+    assert {addr for tried in tries for addr in tried} == {
+        f"/p2p/{relay}/p2p-circuit" for relay in relays[1:]
+    }
 
 
 async def test_one_relay_cannot_use_up_what_the_others_may_bring(
