@@ -111,7 +111,7 @@ class RoutingConfig(Section):
     bias_s_max: float = 0.0  # measured: docs/routing.md
     """By so much at most a peer counts as dearer or cheaper than predicted, because predictions about it were
     wrong lately; 0: predictions are not corrected. Higher: a link that is worse than its round trip is left
-    alone, and bursts, whose waits nobody can predict, are spread less evenly."""
+    alone, and so are peers whose caches would have helped: waits are not predicted well enough."""
     ask_peers_max: int = 3  # guess
     """So many of the best peers are asked for their true wait at once; 0: nobody ever is."""
     ask_above_round_trips: float = 20.0  # guess
