@@ -40,6 +40,20 @@ def chain(start: int, pages: int) -> tuple[PageKey, ...]:
     return tuple(range(start * 1000 + 1, start * 1000 + pages + 1))
 
 
+LONG = chain(1, 33)
+OTHER = chain(2, 33)
+
+
+def queue(tokens: int) -> Load:
+    """An engine with so much prefill ahead: a millisecond per token."""
+    return replace(IDLE, queued_prefill_tokens=tokens)
+
+
+def order(ranking: Ranking) -> list[str]:
+    """The targets' names, best first."""
+    return [candidate.peer for candidate in ranking.targets]
+
+
 def message(keys: Sequence[PageKey] | None = (), **fields: object) -> Snapshot:
     """A message of a peer; what is not named is as in `BASE`, and `seq` is the tree's version."""
     told = {"seq": fields.get("tree_version", BASE.seq), **fields}
@@ -129,3 +143,17 @@ def matches(swarm: Swarm, keys: tuple[int, ...]) -> dict[str, int]:
     """How many of a prompt's pages each peer is believed to have."""
     found = swarm.view.match_estimates(keys)
     return {peer.peer: found[peer.estimate.slot] for peer in swarm.view.candidates()}
+
+
+def serve(swarm: Swarm, keys: tuple[int, ...]) -> PeerId:
+    """Decide on one request and see it through before the next."""
+    ranking = swarm.rank(prompt(keys))
+    decided = ranking.targets[0]
+    if swarm.rents is not None and ranking.tenancy is not None:
+        residence_s = swarm.view.own.evictions.residence_s
+        swarm.rents.note(ranking.tenancy, served_here=decided.is_me, residence_s=residence_s, now=swarm.now)
+    if decided.is_me:
+        swarm.view.own.insert(keys, now=swarm.now)
+    uncached = len(keys) * 16 + 8 - decided.expected_cached_tokens
+    swarm.worked(decided.peer, uncached)
+    return decided.peer
