@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import base58
+from google.protobuf.message import DecodeError
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, StopMessage
 
 from peerinfer.api.access import KeyPolicy
 from peerinfer.api.assemble import Assembler, has_usage, sse, usage_chunk
@@ -28,7 +31,7 @@ from peerinfer.core.frame_codec import decode_frame, encode_frame
 from peerinfer.core.invite import Invite, InviteError, _checksum, decode_invite, encode_invite
 from peerinfer.core.snapshot import decode_snapshot, encode_snapshot
 from peerinfer.core.swarm_key import SwarmKey, SwarmKeyError, format_swarm_key, parse_swarm_key
-from peerinfer.core.types import RequestError
+from peerinfer.core.types import PeerId, RequestError
 from peerinfer.engine.json_members import with_members
 from peerinfer.engine.kv_event_codec import EventDecodeError, decode_batch
 from peerinfer.engine.openai_body import read_options, read_prompt
@@ -196,6 +199,14 @@ def _swarm_key(payload: bytes) -> None:
     assert parse_swarm_key(format_swarm_key(key)) == key
 
 
+def _relay(payload: bytes) -> None:
+    """What a relay, and whoever is reached through one, reads before it knows what is wanted."""
+    for kind in (HopMessage, StopMessage):
+        asked = kind.FromString(payload)
+        assert kind.FromString(asked.SerializeToString()) == asked
+        PeerId(ID(asked.peer.id).to_base58())
+
+
 def _kv_events(payload: bytes) -> None:
     decode_batch(payload)
 
@@ -325,6 +336,15 @@ def all_targets() -> dict[str, Target]:
             refusals=(InviteError,),
             codec="cbor",
             seeds=tuple(b58_payload(encode_invite(each)) for each in _INVITES),
+        ),
+        Target(
+            name="relay",
+            run=_relay,
+            refusals=(DecodeError,),
+            seeds=tuple(
+                kind(type=kind.CONNECT, peer={"id": ID.from_base58(PEER).to_bytes()}).SerializeToString()
+                for kind in (HopMessage, StopMessage)
+            ),
         ),
         Target(name="swarm_key", run=_swarm_key, refusals=(SwarmKeyError,), seeds=_KEY_FILES),
         Target(
