@@ -79,11 +79,7 @@ def parse_listen_address(text: str) -> str:
     Raises:
         ValueError: with a message for the person who typed it.
     """
-    parts = _parse(text)
-    if len(parts) != 2:
-        raise ValueError(f"{text}: an address to listen on is /ip4/…/tcp/… or /ip6/…/tcp/…, and nothing more")
-    _check_transport(text, parts, listening=True)
-    return _join(parts)
+    return _parse_bare(text, "an address to listen on is /ip4/…/tcp/… or /ip6/…/tcp/…", listening=True)
 
 
 def parse_announced_address(text: str) -> str:
@@ -92,10 +88,15 @@ def parse_announced_address(text: str) -> str:
     Raises:
         ValueError: with a message for the person who typed it.
     """
+    return _parse_bare(text, "an address to announce is /ip4/…/tcp/… or /dns4/…/tcp/…", listening=False)
+
+
+def _parse_bare(text: str, expected: str, *, listening: bool) -> str:
+    """A host and a port, without a peer. Raises `ValueError`, which says what was expected."""
     parts = _parse(text)
     if len(parts) != 2:
-        raise ValueError(f"{text}: an address to announce is /ip4/…/tcp/… or /dns4/…/tcp/…, and nothing more")
-    _check_transport(text, parts, listening=False)
+        raise ValueError(f"{text}: {expected}, and nothing more")
+    _check_transport(text, parts, listening=listening)
     return _join(parts)
 
 

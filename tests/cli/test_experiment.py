@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
 
 from peerinfer.cli.main import peerinfer
-
-T = TypeVar("T")
+from tests.cli.processes import wait_until
 
 
 def invoke(out: Path, *options: str) -> Result:
@@ -68,22 +64,15 @@ def test_its_workers_end_when_it_is_killed(tmp_path: Path) -> None:
         str(tmp_path),
     ]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
-        workers = until(lambda: [pid for pid in children(run.pid) if b"spawn_main" in command_of(pid)])
+        wait_until(lambda: bool(workers_of(run.pid)), what="it has workers")
+        workers = workers_of(run.pid)
         run.kill()
-    until(lambda: not any(command_of(pid) for pid in workers))
+    wait_until(lambda: not any(command_of(pid) for pid in workers), what="they end")
 
 
-def until(found: Callable[[], T]) -> T:
-    """What it finds at last."""
-    end = time.monotonic() + 60.0
-    while not (result := found()):
-        assert time.monotonic() < end, "it did not happen within a minute"
-        time.sleep(0.05)
-    return result
-
-
-def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def workers_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if b"spawn_main" in command_of(int(child))]
 
 
 def command_of(pid: int) -> bytes:
