@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 
 from peerinfer.core.errors import WireError
-from peerinfer.core.frames import Ask, Cancel, Frame, Request, Terminal
+from peerinfer.core.frames import Ask, Cancel, Frame, Heartbeat, Request, Terminal
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import OverlaySink, PeerLostError
 
@@ -22,6 +22,8 @@ log = logging.getLogger("peerinfer.overlay")
 
 IN_A_ROW_MAX = 64
 """Frames that are given without letting others run: some milliseconds' worth of relaying."""
+HEARTBEATS_MAX = 10_000
+"""In one exchange: half a day of honest ones, and a few tenths of a second of a flood's."""
 
 
 class Carrier(Protocol):
@@ -99,6 +101,8 @@ class Exchange:
 class OutgoingExchange(Exchange):
     """Opened here: sends `Request` or `Ask`, then perhaps `Cancel`; receives the rest."""
 
+    _heartbeats = 0
+
     async def send(self, frame: Frame) -> None:
         """Send a frame. Raises `PeerLostError`. Safe to cancel: it is sent whole or not at all."""
         opening = self.id is None
@@ -118,6 +122,10 @@ class OutgoingExchange(Exchange):
             raise WireError(f"id: {frame.id!r} is no exchange of this stream")
         if isinstance(frame, Request | Ask | Cancel):
             raise WireError(f"t: {type(frame).__name__} came from the side that serves")
+        if isinstance(frame, Heartbeat):
+            self._heartbeats += 1
+            if self._heartbeats > HEARTBEATS_MAX:
+                raise WireError("t: too many heartbeats")
         self.ended = isinstance(frame, Terminal)
         self._keep(frame, size)
 
@@ -128,6 +136,7 @@ class IncomingExchange(Exchange):
     def __init__(self, stream: Carrier, opening: Request | Ask, *, inbox_bytes_max: int) -> None:
         super().__init__(stream, inbox_bytes_max=inbox_bytes_max)
         self.id = opening.id
+        self._cancelled = False
 
     async def send(self, frame: Frame) -> None:
         """Send a frame. Raises `PeerLostError`. Safe to cancel: it is sent whole or not at all."""
@@ -144,6 +153,9 @@ class IncomingExchange(Exchange):
         """A frame came in. Raises `WireError` if it does not belong here."""
         if frame.id != self.id or not isinstance(frame, Cancel):
             raise WireError(f"t: {type(frame).__name__} {frame.id!r} came within exchange {self.id!r}")
+        if self._cancelled:
+            raise WireError("t: a second Cancel")
+        self._cancelled = True
         if not self.ended:  # a cancel that crossed with the terminal frame is nobody's fault
             self._keep(frame, size)
 

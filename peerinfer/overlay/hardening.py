@@ -23,7 +23,9 @@ from libp2p.kad_dht import kad_dht as kad_dht_module
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.protocol_muxer import multiselect_communicator
+from libp2p.pubsub import gossipsub as gossipsub_module
 from libp2p.pubsub import pubsub as pubsub_module
+from libp2p.pubsub.utils import maybe_consume_signed_record
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.yamux.yamux import YamuxStream
@@ -225,6 +227,35 @@ def limit_messages() -> None:
     )
     for module, lets in limits:
         module.read_varint_prefixed_bytes_limited = partial(_read_if_let, lets)
+
+
+RECORD_KNOWN_S = 60.0
+RECORDS_MAX = 1024
+
+
+def remember_records() -> None:
+    """Each message of gossip brings its sender's signed addresses along: they are verified once a minute.
+
+    Patches two modules: once is enough. Measured: a tenth of what gossip costs.
+    """
+    for module in (pubsub_module, gossipsub_module):
+        setattr(module, "maybe_consume_signed_record", _consume_if_new)  # noqa: B010
+
+
+def _consume_if_new(message: Any, host: Any, peer_id: Any) -> bool:
+    if not message.HasField("senderRecord"):
+        return True
+    known: dict[Any, tuple[bytes, float]] = host.__dict__.setdefault("_known_records", {})
+    now = trio.current_time()
+    record, until = known.get(peer_id, (b"", 0.0))
+    if record == message.senderRecord and now < until:
+        return True
+    if not maybe_consume_signed_record(message, host, peer_id):
+        return False
+    if len(known) >= RECORDS_MAX:
+        known.clear()
+    known[peer_id] = (message.senderRecord, now + RECORD_KNOWN_S)
+    return True
 
 
 async def _read_if_let(lets: Callable[[Flood, PeerId], bool], stream: Any, bytes_max: int) -> bytes:

@@ -23,7 +23,6 @@ from libp2p.protocol_muxer.exceptions import MultiselectClientError
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from libp2p.pubsub.gossipsub import PROTOCOL_ID as MESHSUB_1_0
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11 as MESHSUB_1_1
-from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.rcmgr.manager import ResourceManager
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
@@ -33,6 +32,7 @@ from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import hardening
 from peerinfer.overlay.contained import contained
+from peerinfer.overlay.direct_gossip import DirectGossip
 from peerinfer.overlay.flood import Flood
 from peerinfer.overlay.frame_meter import meter_frames
 from peerinfer.overlay.gate import LET_IN_WITHIN_S
@@ -83,6 +83,7 @@ def build_host(
     hardening.guard_connections()
     hardening.bound_negotiation()
     hardening.limit_messages()
+    hardening.remember_records()
     hardening.silence_library_logs()
     host = new_host(
         key_pair=key_pair,
@@ -134,11 +135,9 @@ def _remembered(get_addrs: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
     return remembered
 
 
-def _router() -> Any:
-    return GossipSub(
+def _router() -> DirectGossip:
+    return DirectGossip(
         protocols=[MESHSUB_1_1, MESHSUB_1_0],  # 1.2 doubled CPU and latency
-        degree=6,
-        degree_low=4,
         degree_high=CONNECTIONS_MAX,  # a hub that prunes leaves its leaves without any peer
         heartbeat_initial_delay=0.1,
         heartbeat_interval=1,

@@ -17,7 +17,7 @@ import trio
 
 from peerinfer.config import OverlayConfig
 from peerinfer.core.errors import WireError
-from peerinfer.core.frames import Ask, Cancel, Frame, Request
+from peerinfer.core.frames import Ask, Frame, Request
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Call, OverlaySink, PeerLostError
 from peerinfer.overlay.exchange import IncomingExchange, OutgoingExchange
@@ -148,16 +148,16 @@ class Streams:
 
         def deliver(frame: Frame, size: int) -> None:
             nonlocal current
-            if current is not None and not current.ended:
-                current.deliver(frame, size)
-            elif isinstance(frame, Request | Ask):
+            is_over = current is None or current.ended
+            if is_over and isinstance(frame, Request | Ask):
                 if not self._lets_request(frames.peer):
                     raise WireError("too many requests")
                 current = IncomingExchange(frames, frame, inbox_bytes_max=self._frame_bytes_max)
                 nursery.start_soon(current.serve, self._sink, frame)
-            elif not isinstance(frame, Cancel) or current is None or frame.id != current.id:
-                # A cancel that crossed with the terminal frame is nobody's fault; the rest is.
+            elif current is None:
                 raise WireError(f"t: {type(frame).__name__} came outside of any exchange")
+            else:
+                current.deliver(frame, size)
 
         try:
             async with trio.open_nursery() as nursery:

@@ -259,7 +259,7 @@ class Swarm:
             raise DialError(root_of(error)) from None
 
     def _make_topic(self, name: str) -> Topic:
-        return Topic(
+        topic = Topic(
             name,
             me=self._settings.me,
             pubsub=self.host.pubsub,
@@ -268,6 +268,8 @@ class Swarm:
             wants=self._settings.wants,
             too_loud=self._banish,
         )
+        self.host.router.lacks_links = topic.lacks_links
+        return topic
 
     def _banish(self, peer: PeerId) -> None:
         now = trio.current_time()

@@ -25,6 +25,8 @@ GOSSIP_BYTES_MAX = 256 * 1024 + 16 * 1024
 """The longest snapshot and what is around it. From 1,048,376 bytes the library loses messages silently."""
 BURST_S = 2.0
 """A peer may be this much ahead of its rate: messages bunch up on the way."""
+HEARD_S = 15.0  # guess: some intervals of a large swarm
+"""An author that was heard of within this time still publishes."""
 
 
 class Topic:
@@ -46,6 +48,8 @@ class Topic:
         rate = config.gossip_per_peer_per_s_max
         self._rates = Rates[tuple[bytes, bool]](rate_per_s=rate, burst=rate * BURST_S)
         self._refused = 0
+        self._heard_at: dict[bytes, float] = {}
+        """Authors by when they were heard of last, that first who has been silent longest."""
         pubsub.set_topic_validator(name, self._is_welcome, False)
         self._push = pubsub.push_msg
         pubsub.push_msg = self._push_and_count
@@ -55,6 +59,13 @@ class Topic:
         assert len(payload) <= GOSSIP_BYTES_MAX, len(payload)
         await self._pubsub.publish(self._name, payload)
 
+    def lacks_links(self) -> bool:
+        """Whether authors are heard of that are not linked, so that others must pass on what they say."""
+        since = trio.current_time() - HEARD_S
+        while self._heard_at and (oldest := next(iter(self._heard_at.items())))[1] < since:
+            del self._heard_at[oldest[0]]
+        return any(ID(author) not in self._pubsub.peers for author in self._heard_at)
+
     async def run(self) -> None:
         """Hand on what comes in, for ever."""
         subscription = await self._pubsub.subscribe(self._name)
@@ -62,6 +73,8 @@ class Topic:
             message = await subscription.get()
             author = _base58(message.from_id)
             if author != self._me:
+                self._heard_at.pop(message.from_id, None)
+                self._heard_at[message.from_id] = trio.current_time()
                 refuse = partial(self._sink.dropped, "gossip", author)
                 with contained("taking its message on the topic", peer=author, refuse=refuse):
                     self._sink.gossip(author, message.data)

@@ -5,7 +5,6 @@ The real connection, guard and routes over a node that is scripted; a socket pai
 
 from __future__ import annotations
 
-import logging
 import socket
 
 import trio
@@ -16,6 +15,7 @@ from peerinfer.api.security import HostPolicy
 from peerinfer.config import HttpConfig
 from tests.api.scripted import ScriptedNode
 from tests.api.test_status import PEERS, STATUS
+from tests.fuzz.log_bugs import bugs_logged
 
 ENOUGH_S = 60.0
 """A connection that is still open after this hangs, however busy the machine is."""
@@ -33,51 +33,31 @@ SEEDS = (
 )
 
 
-class _Bugs(logging.Handler):
-    """Takes what the face logs as a bug of ours."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.found: list[BaseException] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        self.found.append(error or AssertionError(record.getMessage()))
-
-
 def run(payload: bytes) -> None:
     """One connection that sends this and no more. Raises what the face would have logged as a bug."""
-    trio.run(_serve, payload[:16_384])
+    with bugs_logged("peerinfer.api"):
+        trio.run(_serve, payload[:16_384])
 
 
 async def _serve(payload: bytes) -> None:
-    bugs, log = _Bugs(), logging.getLogger("peerinfer.api")
-    log.addHandler(bugs)
-    propagate, log.propagate = log.propagate, False
     ours, theirs = socket.socketpair()
     node = ScriptedNode()
     node.status_json, node.peers_json = STATUS, PEERS
     app = build_app(
         node, HttpConfig(api_key="s3cret", body_bytes_max=10_000), HostPolicy("127.0.0.1", "127.0.0.1")
     )
-    try:
-        with theirs:
-            theirs.sendall(payload)
-            theirs.shutdown(socket.SHUT_WR)
-            with trio.fail_after(ENOUGH_S):
-                await serve_connection(
-                    app,
-                    trio.SocketStream(trio.socket.from_stdlib_socket(ours)),
-                    lambda: node.dropped_http("x"),
-                    Waiting(),
-                )
-            theirs.settimeout(1)
-            said = b"".join(iter(lambda: theirs.recv(65536), b""))
-    finally:
-        log.removeHandler(bugs)
-        log.propagate = propagate
-    for bug in bugs.found:
-        raise bug
+    with theirs:
+        theirs.sendall(payload)
+        theirs.shutdown(socket.SHUT_WR)
+        with trio.fail_after(ENOUGH_S):
+            await serve_connection(
+                app,
+                trio.SocketStream(trio.socket.from_stdlib_socket(ours)),
+                lambda: node.dropped_http("x"),
+                Waiting(),
+            )
+        theirs.settimeout(1)
+        said = b"".join(iter(lambda: theirs.recv(65536), b""))
     assert not said or said.startswith(b"HTTP/1.1 "), said[:100]
     if b"s3cret" not in payload:
         assert not node.incoming, "nothing reaches the node without the key"

@@ -41,7 +41,7 @@ from peerinfer.engine.upstream_error import refusal, stream_error
 from peerinfer.node.serve import _parse as parse_forwarded
 from peerinfer.overlay.addresses import dialable, is_peer_id, parse_listen_address, parse_peer_address
 from peerinfer.overlay.framing import Deframer, with_length
-from tests.fuzz import http_face
+from tests.fuzz import connection_face, http_face
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
@@ -317,6 +317,7 @@ def all_targets() -> dict[str, Target]:
             ),
         ),
         Target(name="http", run=http_face.run, refusals=(), seeds=http_face.SEEDS, cost=20),
+        Target(name="connection", run=connection_face.run, refusals=(), seeds=connection_face.SEEDS, cost=20),
         Target(name="headers", run=_headers, refusals=(RequestError,), seeds=_HEADERS),
         Target(
             name="address",

@@ -15,6 +15,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
+from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
 from libp2p.stream_muxer.yamux.yamux import (
@@ -297,3 +298,28 @@ async def test_message_that_fits_is_the_librarys_own_frame_without_its_locks() -
     quick.send_closed = True
     assert one_frame(quick, b"x") is None
     assert quick.send_window == 40
+
+
+async def test_addresses_that_come_with_each_message_are_verified_once(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They cost a signature each. Method: count while messages come; then lies, and another's."""
+    verified: list[tuple[ID, bytes]] = []
+    consume = hardening.maybe_consume_signed_record
+
+    def counted(message: Any, host: Any, peer_id: Any) -> bool:
+        verified.append((peer_id, message.senderRecord))
+        return consume(message, host, peer_id)
+
+    monkeypatch.setattr(hardening, "maybe_consume_signed_record", counted)
+    a, b = await start_linked(world)
+    for _ in range(5):
+        await assert_gossip_flows(a, b)
+    assert len(verified) == len(set(verified)) > 0
+    host, asked_by = host_of(b).host, ID.from_base58(a.id)
+    record = next(record for peer, record in verified if peer == asked_by)
+    verified.clear()
+    assert hardening._consume_if_new(rpc_pb2.RPC(senderRecord=record), host, asked_by)
+    assert not verified
+    assert not hardening._consume_if_new(rpc_pb2.RPC(senderRecord=b"lies"), host, asked_by)
+    assert not hardening._consume_if_new(rpc_pb2.RPC(senderRecord=record), host, ID.from_base58(b.id))

@@ -107,6 +107,44 @@ async def test_a_cancel_that_crosses_the_end_frame_harms_nobody(world: LibP2PWor
     assert not b.sink.drops
 
 
+@pytest.mark.parametrize("endless", [True, False])
+async def test_a_second_cancel_costs_the_stream(world: LibP2PWorld, endless: bool) -> None:
+    """Goal: nobody keeps a node busy with frames that change nothing. Method: of an exchange that goes on,
+    and of one that is over."""
+    (a,) = await start_linked(world, 1)
+    async with raw_host() as attacker:
+        await attacker.connect(a.address)
+        stream = await attacker.open(a.id, REQUEST_PROTOCOL)
+        await stream.write(with_length(encode_frame(request("r1", endless=endless))))
+        await until(lambda: a.sink.serving == (1 if endless else 0), within_s=SOON_S)
+        await stream.write(with_length(encode_frame(Cancel(id="r1"))))
+        assert not a.sink.drops
+        await stream.write(with_length(encode_frame(Cancel(id="r1"))))
+        await until(lambda: a.sink.drops["request"] == 1 and a.sink.serving == 0, within_s=SOON_S)
+
+
+async def test_endless_heartbeats_cost_the_stream(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: an answer that never begins is no way to keep a node busy. Method: three more than allowed."""
+    monkeypatch.setattr("peerinfer.overlay.exchange.HEARTBEATS_MAX", 10)
+    (a,) = await start_linked(world, 1)
+
+    async def beat(stream: Any) -> None:
+        await stream.read(10)
+        for _ in range(13):
+            await stream.write(with_length(encode_frame(Heartbeat(id="r1"))))
+        await trio.sleep_forever()
+
+    async with raw_host() as attacker:
+        attacker.host.set_stream_handler(REQUEST_PROTOCOL, beat)
+        await attacker.connect(a.address)
+        await until(lambda: a.linked_to(attacker.id), within_s=SOON_S)
+        with trio.fail_after(SOON_S), pytest.raises(PeerLostError, match="refused"):
+            await answer(a, attacker.id, request("r1"))
+    assert a.sink.drops["request"] == 1
+
+
 BAD_OPENINGS = {
     "no frame": with_length(b"\xffgarbage"),
     "a frame of another kind": with_length(encode_frame(Heartbeat(id="r1"))),

@@ -1,0 +1,148 @@
+"""A connection behind its handshake as a target of the fuzzing: nothing that it carries harms anybody else.
+
+The library's multiplexer with all that stands around it here (meter, intake, outbox), and streams that read
+frames; scripted messages in place of Noise. However the bytes are cut into messages, the same frames come
+out.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+import trio.testing
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.peer.id import ID
+from libp2p.stream_muxer.yamux.yamux import (
+    FLAG_FIN,
+    FLAG_RST,
+    FLAG_SYN,
+    TYPE_DATA,
+    TYPE_GO_AWAY,
+    TYPE_PING,
+    TYPE_WINDOW_UPDATE,
+    YAMUX_HEADER_FORMAT,
+    Yamux,
+)
+
+from peerinfer.config import OverlayConfig
+from peerinfer.core.frame_codec import encode_frame
+from peerinfer.core.frames import Ask, Cancel, Frame, Heartbeat
+from peerinfer.core.types import PeerId
+from peerinfer.overlay.flood import Flood
+from peerinfer.overlay.frame_meter import meter_frames
+from peerinfer.overlay.frame_stream import FrameStream
+from peerinfer.overlay.framing import with_length
+from peerinfer.overlay.quick_stream import QuickStream
+from peerinfer.overlay.quick_yamux import make_yamux_quick
+from peerinfer.overlay.unfinished import Unfinished
+from tests.fuzz.log_bugs import bugs_logged
+
+PEER = "12D3KooWSj6jQEeeZAgdKb12WPQjvGMM5mWZWLPPUeM6dBuPkjCA"
+ENOUGH_S = 600.0
+"""Of virtual time: a connection that is still open after this hangs."""
+FRAME_BYTES_MAX = 1000
+PEERS_FAULT = ("Incomplete read for", "Received GO_AWAY")
+"""What the library calls an error, and is one of the peer's."""
+
+
+def _head(kind: int, stream_id: int, length: int, flags: int = 0) -> bytes:
+    return struct.pack(YAMUX_HEADER_FORMAT, 0, kind, flags, stream_id, length)
+
+
+def _data(stream_id: int, *frames: Frame, flags: int = 0) -> bytes:
+    body = b"".join(with_length(encode_frame(frame)) for frame in frames)
+    return _head(TYPE_DATA, stream_id, len(body), flags) + body
+
+
+_ASK = Ask(id="a", prompt_tokens=3, expected_cached_tokens=0)
+SEEDS = (
+    _data(1, _ASK, flags=FLAG_SYN) + _data(1, Cancel(id="a")),
+    _head(TYPE_WINDOW_UPDATE, 1, 0, FLAG_SYN) + _data(1, _ASK, _ASK) + _data(1, flags=FLAG_FIN),
+    _data(1, _ASK, flags=FLAG_SYN) + _data(3, Heartbeat(id="b"), flags=FLAG_SYN) + _data(1, Cancel(id="a")),
+    _data(1, _ASK, flags=FLAG_SYN) + _data(1, _ASK, flags=FLAG_RST) + _data(1, _ASK),
+    _head(TYPE_PING, 0, 7, FLAG_SYN) + _head(TYPE_GO_AWAY, 0, 0),
+)
+
+
+class _Secured:
+    """Noise: messages as they came, then the end."""
+
+    is_initiator = False
+
+    def __init__(self, messages: list[bytes]) -> None:
+        self._messages = messages
+
+    async def read(self, n: int | None = None) -> bytes:
+        assert n is None, "messages are read whole"
+        await trio.lowlevel.checkpoint()
+        if not self._messages:
+            await trio.sleep(1.0)  # what a connection's end cuts off depends on the moment
+            raise ConnectionClosedError("the end")
+        return self._messages.pop(0)
+
+    async def write(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def close(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+def run(payload: bytes) -> None:
+    """One connection that sends this and no more, in one message and in many. Raises what is logged."""
+    payload = payload[:16_384]
+    size = 1 + sum(payload[:4]) % 40
+    pieces = [payload[at : at + size] for at in range(0, len(payload), size)]
+    found = [_frames_of([payload] if payload else []), _frames_of(pieces)]
+    assert found[0] == found[1], found
+
+
+Received = dict[int, list[Frame]]
+"""By the place of the stream among those that the peer opened."""
+
+
+def _frames_of(messages: list[bytes]) -> Received:
+    received: Received = {}
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    with bugs_logged("peerinfer.overlay", "libp2p.stream_muxer.yamux", but=PEERS_FAULT):
+        trio.run(_serve, messages, received, clock=clock)
+    return received
+
+
+async def _serve(messages: list[bytes], received: Received) -> None:
+    make_yamux_quick()
+
+    async def multiplex(secured: Any, peer_id: Any) -> Any:
+        return Yamux(secured, peer_id)
+
+    network = SimpleNamespace(upgrader=SimpleNamespace(upgrade_connection=multiplex))
+    meter_frames(network, Flood(OverlayConfig(), refused=lambda *_: None))
+    muxed = await network.upgrader.upgrade_connection(_Secured(messages), ID.from_base58(PEER))
+    with trio.fail_after(ENOUGH_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_serve_streams, muxed, received)
+            await muxed.handle_incoming()
+            muxed.new_stream_send_channel.close()
+
+
+async def _serve_streams(muxed: Any, received: Received) -> None:
+    unfinished = Unfinished(per_peer_bytes_max=2000, bytes_max=4000, refused=lambda *_: None)
+    async with trio.open_nursery() as nursery:
+        async for stream in muxed.new_stream_receive_channel:
+            wrapped = SimpleNamespace(muxed_stream=stream, reset=stream.reset, write=stream.write)
+            frames = FrameStream(
+                QuickStream(wrapped),
+                peer=PeerId(PEER),
+                frame_bytes_max=FRAME_BYTES_MAX,
+                unfinished=unfinished,
+                refuse=lambda *_: None,
+            )
+            taken = received[len(received)] = []
+            nursery.start_soon(frames.run, partial(_take, taken))
+
+
+def _take(taken: list[Frame], frame: Frame, _size: int) -> None:
+    taken.append(frame)
