@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import struct
-from functools import partial
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,11 +78,14 @@ class _Secured:
 
     def __init__(self, messages: list[bytes]) -> None:
         self._messages = messages
+        self.is_over = False
+        """All was read."""
 
     async def read(self, n: int | None = None) -> bytes:
         assert n is None, "messages are read whole"
         await trio.testing.wait_all_tasks_blocked()
         if not self._messages:
+            self.is_over = True
             raise ConnectionClosedError(THE_END)
         return self._messages.pop(0)
 
@@ -96,28 +99,41 @@ class _Secured:
 def run(payload: bytes) -> None:
     """One connection that sends this and no more, in one message and in many. Raises what is logged."""
     payload = payload[:16_384]
-    size = 1 + sum(payload[:4]) % 40
+    size = 1 + sum(payload) % 40
     pieces = [payload[at : at + size] for at in range(0, len(payload), size)]
-    whole, cut = _frames_of([payload] if payload else []), _frames_of(pieces)
-    for number in (
-        whole.keys() & cut.keys()
-    ):  # a frame that ends the connection may do so before others are read
-        assert all(map(operator.eq, whole[number], cut[number])), (whole, cut)
+    whole, cut = _received([payload] if payload else []), _received(pieces)
+    for one, other in zip(whole, cut, strict=False):
+        assert all(map(operator.eq, one.frames, other.frames)), (whole, cut)
+        # What ends a stream or the connection may do so before others are read; nothing else loses frames.
+        assert len(one.frames) == len(other.frames) or one.was_ended or other.was_ended, (whole, cut)
 
 
-Received = dict[int, list[Frame]]
-"""By the place of the stream among those that the peer opened."""
+@dataclass(slots=True)
+class _Received:
+    """What came on one of the streams that the peer opened."""
+
+    stream: Any
+    connection: _Secured
+    frames: list[Frame] = field(default_factory=list)
+
+    @property
+    def was_ended(self) -> bool:
+        """By the peer."""
+        return self.stream.reset_received or self.stream.recv_closed or not self.connection.is_over
+
+    def take(self, frame: Frame, _size: int) -> None:
+        self.frames.append(frame)
 
 
-def _frames_of(messages: list[bytes]) -> Received:
-    received: Received = {}
+def _received(messages: list[bytes]) -> list[_Received]:
+    received: list[_Received] = []
     clock = trio.testing.MockClock(autojump_threshold=0)
     with bugs_logged("peerinfer.overlay", "libp2p.stream_muxer.yamux", but=PEERS_FAULT):
         trio.run(_serve, messages, received, clock=clock)
     return received
 
 
-async def _serve(messages: list[bytes], received: Received) -> None:
+async def _serve(messages: list[bytes], received: list[_Received]) -> None:
     make_yamux_quick()
 
     async def multiplex(secured: Any, peer_id: Any) -> Any:
@@ -148,7 +164,7 @@ async def _serve(messages: list[bytes], received: Received) -> None:
         raise bug
 
 
-async def _serve_streams(muxed: Any, received: Received) -> None:
+async def _serve_streams(muxed: Any, received: list[_Received]) -> None:
     unfinished = Unfinished(per_peer_bytes_max=2000, bytes_max=4000, refused=lambda *_: None)
     async with trio.open_nursery() as nursery:
         async for stream in muxed.new_stream_receive_channel:
@@ -160,9 +176,5 @@ async def _serve_streams(muxed: Any, received: Received) -> None:
                 unfinished=unfinished,
                 refuse=lambda *_: None,
             )
-            taken = received[len(received)] = []
-            nursery.start_soon(frames.run, partial(_take, taken))
-
-
-def _take(taken: list[Frame], frame: Frame, _size: int) -> None:
-    taken.append(frame)
+            received.append(_Received(stream, muxed.secured_conn))
+            nursery.start_soon(frames.run, received[-1].take)
