@@ -71,6 +71,19 @@ SEEDS = (
 )
 
 
+@dataclass(slots=True)
+class _Received:
+    """What came on one of the streams that the peer opened."""
+
+    stream: Any
+    frames: list[Frame] = field(default_factory=list)
+    was_ended: bool = True
+    """By the peer, or with the connection before all was read."""
+
+    def take(self, frame: Frame, _size: int) -> None:
+        self.frames.append(frame)
+
+
 class _Secured:
     """Noise: messages as they came, then the end."""
 
@@ -78,14 +91,14 @@ class _Secured:
 
     def __init__(self, messages: list[bytes]) -> None:
         self._messages = messages
-        self.is_over = False
-        """All was read."""
+        self.received: list[_Received] = []
 
     async def read(self, n: int | None = None) -> bytes:
         assert n is None, "messages are read whole"
         await trio.testing.wait_all_tasks_blocked()
         if not self._messages:
-            self.is_over = True
+            for each in self.received:
+                each.was_ended = each.stream.recv_closed or each.stream.reset_received
             raise ConnectionClosedError(THE_END)
         return self._messages.pop(0)
 
@@ -108,40 +121,23 @@ def run(payload: bytes) -> None:
         assert len(one.frames) == len(other.frames) or one.was_ended or other.was_ended, (whole, cut)
 
 
-@dataclass(slots=True)
-class _Received:
-    """What came on one of the streams that the peer opened."""
-
-    stream: Any
-    connection: _Secured
-    frames: list[Frame] = field(default_factory=list)
-
-    @property
-    def was_ended(self) -> bool:
-        """By the peer."""
-        return self.stream.reset_received or self.stream.recv_closed or not self.connection.is_over
-
-    def take(self, frame: Frame, _size: int) -> None:
-        self.frames.append(frame)
-
-
 def _received(messages: list[bytes]) -> list[_Received]:
-    received: list[_Received] = []
+    secured = _Secured(messages)
     clock = trio.testing.MockClock(autojump_threshold=0)
     with bugs_logged("peerinfer.overlay", "libp2p.stream_muxer.yamux", but=PEERS_FAULT):
-        trio.run(_serve, messages, received, clock=clock)
-    return received
+        trio.run(_serve, secured, clock=clock)
+    return secured.received
 
 
-async def _serve(messages: list[bytes], received: list[_Received]) -> None:
+async def _serve(secured: _Secured) -> None:
     make_yamux_quick()
 
-    async def multiplex(secured: Any, peer_id: Any) -> Any:
-        return Yamux(secured, peer_id)
+    async def multiplex(connection: Any, peer_id: Any) -> Any:
+        return Yamux(connection, peer_id)
 
     network = SimpleNamespace(upgrader=SimpleNamespace(upgrade_connection=multiplex))
     meter_frames(network, Flood(OverlayConfig(), refused=lambda *_: None))
-    muxed = await network.upgrader.upgrade_connection(_Secured(messages), ID.from_base58(PEER))
+    muxed = await network.upgrader.upgrade_connection(secured, ID.from_base58(PEER))
     read, bugs = intake_of(muxed).read, list[Exception]()
 
     async def read_watched(n: int | None = None) -> bytes:
@@ -157,7 +153,7 @@ async def _serve(messages: list[bytes], received: list[_Received]) -> None:
     muxed.secured_conn.read = read_watched
     with trio.fail_after(ENOUGH_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_serve_streams, muxed, received)
+            nursery.start_soon(_serve_streams, muxed, secured.received)
             await muxed.handle_incoming()
             muxed.new_stream_send_channel.close()
     for bug in bugs:
@@ -176,5 +172,5 @@ async def _serve_streams(muxed: Any, received: list[_Received]) -> None:
                 unfinished=unfinished,
                 refuse=lambda *_: None,
             )
-            received.append(_Received(stream, muxed.secured_conn))
+            received.append(_Received(stream))
             nursery.start_soon(frames.run, received[-1].take)
