@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import trio
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11
 from libp2p.pubsub.pb import rpc_pb2
+from libp2p.pubsub.pubsub import get_peer_and_seqno_msg_id
 from trio.testing import MockClock
 
 from peerinfer.config import OverlayConfig
@@ -138,6 +140,26 @@ async def test_who_leaves_the_mesh_or_is_gone_is_forgotten(autojump_clock: MockC
     router.remove_peer(gone)
     assert not router._needy
     assert not {needy, gone} & router._askers
+
+
+async def test_only_what_linked_authors_did_not_write_is_asked_for() -> None:
+    """Goal: nodes that are late do not ask for all that is late once more. Method: ids of either kind."""
+    router, others = router_with(3)
+    asked: list[bytes] = []
+
+    async def asks_for(ids: Sequence[bytes], _to: ID) -> None:
+        asked.extend(ids)
+
+    router.emit_iwant = asks_for  # type: ignore[method-assign]
+    assert router.pubsub is not None
+    router.pubsub.seen_messages = SimpleNamespace(has=lambda _id: False)  # type: ignore[assignment]
+    far, linked = (
+        get_peer_and_seqno_msg_id(rpc_pb2.Message(from_id=author.to_bytes(), seqno=bytes(8)))
+        for author in (ID(b"far"), others[0])
+    )
+    for has in ([far.hex().encode(), linked, b"0"], [linked]):
+        await router.handle_ihave(rpc_pb2.ControlIHave(topicID=TOPIC, messageIDs=has), others[1])
+    assert asked == [far]
 
 
 async def test_few_are_told_what_they_could_ask_for_however_large_the_swarm_is() -> None:
