@@ -45,6 +45,7 @@ MAY_BE_ZERO = frozenset(
         "ask_peers_max",
         "slower_max",
         "bias_s_max",
+        "crowding_weight",
         "rent_prior_uses",
         "rent_prior_weight",
         "prior_round_trip_s",
@@ -108,6 +109,10 @@ class RoutingConfig(Section):
     """Of equals, those that have done more lately than the least busy one by at most this share count as
     idle: a hash of the prompt's first new page decides among them, on all nodes alike. Higher: more prefixes
     are computed once, and shares are less even. At 0 each node takes the least busy one by itself."""
+    crowding_weight: float = 4.0  # measured: docs/routing.md
+    """What a prefill takes from those who come after it counts so many times (core/crowding.py); 0: not at
+    all. Higher: fewer prefixes are computed twice, and single requests wait longer for it. In theory 1, but
+    what a node knows of waits elsewhere is late and mostly over: it finds fewer busy than there are."""
     bias_s_max: float = 0.0  # measured: docs/routing.md
     """By so much at most a peer counts as dearer or cheaper than predicted, because predictions about it were
     wrong lately; 0: predictions are not corrected. Higher: a link that is worse than its round trip is left

@@ -80,15 +80,16 @@ def candidates_table(candidates: Sequence[Mapping[str, Any]], *, chosen: object)
     """What was known of each target, best first."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("candidate", no_wrap=True)
-    for name in ("expected cached", "known for", "round trip", "wait", "cost"):
+    for name in ("expected cached", "known for", "round trip", "wait", "others", "cost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
+    fields = ("snapshot_age_s", "rtt_s", "wait_s", "others_s", "cost_s")
     for each in candidates:
         name = short(each.get("peer_id")) + (" (this node)" if each.get("self") else "")
         table.add_row(
             name,
             _number(each.get("expected_cached_tokens")),
-            *(seconds(each.get(field)) for field in ("snapshot_age_s", "rtt_s", "wait_s", "cost_s")),
+            *(seconds(each.get(field)) for field in fields),
             "served" if each.get("peer_id") == chosen else "",
         )
     return table

@@ -61,4 +61,4 @@ def wait_at_most_s(target: Candidate, targets: Sequence[Candidate]) -> float | N
     others = [other.cost_s for other in targets if other.peer != target.peer]
     if not others:
         return None
-    return max(min(others) - target.prefill_s, WAIT_TIMES * target.wait_s + target.rtt_s)
+    return max(min(others) - target.prefill_s - target.others_s, WAIT_TIMES * target.wait_s + target.rtt_s)

@@ -16,6 +16,7 @@ from typing import Literal
 
 from peerinfer.config import Config
 from peerinfer.core.cost_model import Rates, typical
+from peerinfer.core.crowding import Crowding
 from peerinfer.core.estimate_index import PAGE_BYTES, Differ, EstimateIndex, difference
 from peerinfer.core.in_flight import InFlight
 from peerinfer.core.news import Applied, Change
@@ -48,6 +49,7 @@ class PeerView:
         self.own_in_flight = InFlight()
         """What was decided to be served here and has not ended."""
         self.own_error = PredictionError()
+        self.crowding = Crowding()
         self.rates = Rates.prior(config.routing)
         """What stands in for the rates of nodes that have not measured theirs."""
         self._config = config

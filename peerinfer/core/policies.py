@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
     """
 
     cost_s: float
-    """Until the first token: round trip, transfer, wait and prefill, corrected by what was learnt."""
+    """Round trip, transfer, wait and prefill, corrected by what was learnt, and what others pay."""
     away: bool
     """False for this node, True for a peer."""
     wait_s: float
@@ -66,6 +66,13 @@ class Candidate(NamedTuple):
     in_flight_tokens: int = 0
     """Of the prompt, what is not cached there yet but will be: it computes it for requests that it was given
     before. The wait counts that, the prefill does not."""
+    others_s: float = 0.0
+    """Part of the cost: the time that this prefill takes from those who come after it (core/crowding.py)."""
+
+    @property
+    def first_token_s(self) -> float:
+        """When the first token is expected: the cost without what others pay."""
+        return self.cost_s - self.others_s
 
     @property
     def is_me(self) -> bool:

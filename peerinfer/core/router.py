@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from peerinfer.config import RoutingConfig
 from peerinfer.core.cost_model import transfer_s, wait_s, with_given
+from peerinfer.core.crowding import others_s
 from peerinfer.core.peer import Peer, PeerStatus
 from peerinfer.core.peer_view import PeerView
 from peerinfer.core.policies import POLICIES, TARGETS_MAX, Candidate, Situation
@@ -124,6 +125,7 @@ class _Weighing:
     def __init__(self, view: PeerView, prompt: Prompt, own: OwnState, config: RoutingConfig) -> None:
         self._view, self._keys, self._own, self._config = view, prompt.keys, own, config
         self._tokens = prompt.tokens or 0
+        self._others_per_s = config.crowding_weight * view.crowding.price_per_s()
         self._cacheable_tokens = max(0, self._tokens - 1) // view.page_size * view.page_size
         rate = own.load.prefill_tokens_per_s or view.typical_prefill_tokens_per_s()
         # A node that has measured nothing yet counts as this one, and this one as its peers: nobody may
@@ -141,7 +143,8 @@ class _Weighing:
             load = with_given(load, view.own_in_flight.unsettled)
         prefill_s = (self._tokens - expected - in_flight) * s_per_token
         ahead_s = wait_s(load, view.rates)
-        cost_s = ahead_s + prefill_s
+        theirs_s = others_s(prefill_s, ahead_s, self._others_per_s)
+        cost_s = ahead_s + prefill_s + theirs_s
         recent_s = (load.recent_prefill_tokens + load.queued_prefill_tokens) * s_per_token
         return Candidate(
             cost_s,
@@ -156,6 +159,7 @@ class _Weighing:
             recent_s,
             0.0,
             in_flight,
+            theirs_s,
         )
 
     def _reusable(self, pages: int, reuse_tokens: int) -> int:
@@ -168,7 +172,7 @@ class _Weighing:
         matches = self._view.match_estimates(self._keys)
         page_size, cacheable_tokens = self._view.page_size, self._cacheable_tokens
         tokens, own_s_per_token = self._tokens, self._s_per_token
-        sent_s = transfer_s(tokens)
+        sent_s, others_per_s = transfer_s(tokens), self._others_per_s
         own_error_s, bias_s_max = self._view.own_error.at(now), self._config.bias_s_max
         options: list[Candidate] = []
         skipped: list[Peer] = []
@@ -197,7 +201,8 @@ class _Weighing:
             bias_s = 0.0
             if own_error_s is not None and peer.error_s is not None:
                 bias_s = min(max(peer.error_s - own_error_s, -bias_s_max), bias_s_max)
-            cost_s = rtt_s + sent_s + ahead_s + prefill_s + bias_s
+            theirs_s = others_s(prefill_s, ahead_s, others_per_s) if others_per_s else 0.0
+            cost_s = rtt_s + sent_s + ahead_s + prefill_s + theirs_s + bias_s
             age_s = None if peer.confirmed_at is None else now - peer.confirmed_at
             recent_s = peer.recent_tokens * s_per_token
             options.append(
@@ -214,6 +219,7 @@ class _Weighing:
                     recent_s,
                     bias_s,
                     in_flight,
+                    theirs_s,
                 )
             )
         return options, skipped
@@ -232,6 +238,8 @@ class _Weighing:
         key = self._keys[pages - 1]
         missing = there - mine.expected_cached_tokens - mine.in_flight_tokens
         price_s = missing * self._s_per_token
+        warm_s = mine.prefill_s - price_s
+        price_s += mine.others_s - others_s(warm_s, mine.wait_s, self._others_per_s)
         rent_s = best.cost_s - mine.cost_s + max(0.0, price_s)
         if rent_s <= 0.0:
             return None  # this node is so busy that forwarding costs nothing

@@ -62,7 +62,7 @@ async def first_item(
         TargetFailedError: it says nothing for that long. RequestError: it is too late for another one.
     """
     config = node.config.request
-    patience_s = config.first_token_s_min + config.first_token_factor * k.cost_s
+    patience_s = config.first_token_s_min + config.first_token_factor * k.first_token_s
     try:
         return await _next(node, k, chunks, within_s=patience_s, deadline=deadline)
     except trio.TooSlowError:

@@ -53,7 +53,7 @@ class Decision:
         """How much sooner the best of the other candidates would have been, by what was known of it."""
         if self.actual_s is None or self.ranking is None:
             return None
-        others = [each.cost_s for each in self.ranking.targets if each.peer != self.chosen]
+        others = [each.first_token_s for each in self.ranking.targets if each.peer != self.chosen]
         return max(0.0, self.actual_s - min(others)) if others else 0.0
 
     def as_json(self) -> dict[str, object]:
@@ -91,6 +91,7 @@ def _candidate_json(candidate: Candidate) -> dict[str, object]:
         "snapshot_age_s": candidate.snapshot_age_s,
         "rtt_s": candidate.rtt_s,
         "wait_s": candidate.wait_s,
+        "others_s": candidate.others_s,
         "cost_s": candidate.cost_s,
     }
 

@@ -23,12 +23,12 @@ def note_first(
         return
     now = trio.current_time()
     actual_s = now - begun_at
-    decision.predicted_s, decision.actual_s = k.cost_s, actual_s
+    decision.predicted_s, decision.actual_s = k.first_token_s, actual_s
     if k.wait_s == 0.0:  # else the error is that of the wait, which comes and goes, and not the link's
-        node.view.observe_error(k.peer, actual_s - (k.cost_s - k.bias_s), now=now)
+        node.view.observe_error(k.peer, actual_s - (k.first_token_s - k.bias_s), now=now)
     ranking = decision.ranking
     mine = next((each for each in ranking.targets if each.is_me), None) if ranking else None
     if k.is_me or mine is None or not node.engine_ready:
         return
-    decision.alone_s = mine.cost_s + (node.view.own_error.at(now) or 0.0)
+    decision.alone_s = mine.first_token_s + (node.view.own_error.at(now) or 0.0)
     node.totals.forwarding_saved(decision.alone_s - actual_s)
