@@ -26,6 +26,7 @@ from benchmarks.kit.processes import Process, processes, swarm
 from benchmarks.kit.report import header, table, write_json
 from benchmarks.kit.vocabulary import TOKENS, make_model, spell
 from peerinfer.sim.trend import Trend, blocks, trend
+from peerinfer.sim.workloads.churn import ChurnSpec
 
 SAMPLE_S = 5.0
 BLOCK_S = 20.0
@@ -35,11 +36,7 @@ LANES = 8
 """Of each node, half of them for each kind of prompt."""
 CAPACITY = 8192
 """Tokens that an engine remembers: 20 of these prompts."""
-PROMPT_TOKENS = 400
-PREFIXES = 40
-PREFIX_TOKENS = 350
-CHURN = 0.02
-"""Before a request, with this chance a prefix is replaced by a new one."""
+PROMPTS = ChurnSpec(vocabulary=TOKENS, prompt_tokens=400, prefix_tokens=350, prefixes=40, chance=0.02)
 PACE_S = 0.15
 """Between the requests of a lane: what a small machine does besides counts, too."""
 
@@ -51,21 +48,6 @@ class Sample:
     at_s: float
     requests: int
     rss_bytes: list[int]
-
-
-def unique(rng: random.Random) -> Iterator[bytes]:
-    """Prompts that have nothing in common."""
-    while True:
-        yield _body(rng.choices(range(TOKENS), k=PROMPT_TOKENS))
-
-
-def churning(rng: random.Random) -> Iterator[bytes]:
-    """Prompts of some prefixes, which are replaced one by one."""
-    prefixes = [rng.choices(range(TOKENS), k=PREFIX_TOKENS) for _ in range(PREFIXES)]
-    while True:
-        if rng.random() < CHURN:
-            prefixes[rng.randrange(PREFIXES)] = rng.choices(range(TOKENS), k=PREFIX_TOKENS)
-        yield _body(rng.choice(prefixes) + rng.choices(range(TOKENS), k=PROMPT_TOKENS - PREFIX_TOKENS))
 
 
 class Soak:
@@ -82,17 +64,18 @@ class Soak:
         end = time.monotonic() + seconds
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look(seconds))
-            shared = churning(random.Random("soak/churn"))
+            draw = random.Random("soak/churn")
+            shared = PROMPTS.churning(draw, PROMPTS.draw_prefixes(draw))
             for place, client in enumerate(clients):
                 for lane in range(LANES):
-                    fresh = unique(random.Random(f"soak/{place}/{lane}"))
+                    fresh = PROMPTS.unique(random.Random(f"soak/{place}/{lane}"))
                     tasks.create_task(self._ask(client, shared if lane % 2 else fresh, end))
         for client in clients:
             client.close()
 
-    async def _ask(self, client: Client, prompts: Iterator[bytes], end: float) -> None:
+    async def _ask(self, client: Client, prompts: Iterator[list[int]], end: float) -> None:
         while time.monotonic() < end:
-            self.errors += bool((await client.ask(next(prompts))).error)
+            self.errors += bool((await client.ask(_body(next(prompts)))).error)
             self.requests += 1
             await asyncio.sleep(PACE_S)
 

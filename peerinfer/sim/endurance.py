@@ -26,18 +26,15 @@ from peerinfer.config import AntiEntropyConfig, Config, EngineConfig, RequestCon
 from peerinfer.sim.place import Place
 from peerinfer.sim.runtime import run_virtual
 from peerinfer.sim.trend import Trend, blocks, trend
+from peerinfer.sim.workloads.churn import ChurnSpec
 from peerinfer.sim.world import NodeSpec, World, WorldSpec
 
 NODES = 3
 CACHE_PAGES = 256
 RINGS = 200
 """What config bounds by a number is bounded by this one here, so that a short run fills it."""
-VOCABULARY = 50_000
-PROMPT_TOKENS = 100
-PREFIX_TOKENS = 64
-PREFIXES = 60
-"""More than a cache holds."""
-CHURN = 0.05
+PROMPTS = ChurnSpec(vocabulary=50_000, prompt_tokens=100, prefix_tokens=64, prefixes=60, chance=0.05)
+"""More prefixes than a cache holds."""
 ASKED_EVERY_S = 1.5
 CRASH_EVERY_S = 600.0
 WARM_UP = 0.25
@@ -95,8 +92,7 @@ class Endurance:
     def __init__(self, *, seed: int, hours: float) -> None:
         self.samples: list[Sample] = []
         self.answered = self.failed = 0
-        draw = random.Random(f"{seed}/prefixes")
-        self._prefixes = [draw.choices(range(VOCABULARY), k=PREFIX_TOKENS) for _ in range(PREFIXES)]
+        self._prefixes = PROMPTS.draw_prefixes(random.Random(f"{seed}/prefixes"))
         self._seed, self._until_s = seed, 3600 * hours
         self._world = World(
             WorldSpec(
@@ -148,19 +144,10 @@ class Endurance:
             self.failed += outcome.error is not None
 
     def _unique(self, entry: int) -> Iterator[list[int]]:
-        draw = random.Random(f"{self._seed}/unique/{entry}")
-        while True:
-            yield draw.choices(range(VOCABULARY), k=PROMPT_TOKENS)
+        return PROMPTS.unique(random.Random(f"{self._seed}/unique/{entry}"))
 
     def _churning(self, entry: int) -> Iterator[list[int]]:
-        draw = random.Random(f"{self._seed}/churn/{entry}")
-        while True:
-            if draw.random() < CHURN:
-                new = draw.choices(range(VOCABULARY), k=PREFIX_TOKENS)
-                self._prefixes[draw.randrange(PREFIXES)] = new
-            yield draw.choice(self._prefixes) + draw.choices(
-                range(VOCABULARY), k=PROMPT_TOKENS - PREFIX_TOKENS
-            )
+        return PROMPTS.churning(random.Random(f"{self._seed}/churn/{entry}"), self._prefixes)
 
     async def _crash_now_and_then(self) -> None:
         draw = random.Random(f"{self._seed}/crashes")
