@@ -58,7 +58,7 @@ def wait_at_most_s(target: Candidate, targets: Sequence[Candidate]) -> float | N
     What was expected, as exactly as waits can be, and the round trip that a refusal takes, are granted in any
     case.
     """
-    others = [other.cost_s for other in targets if other.peer != target.peer]
+    others = [other.first_token_s for other in targets if other.peer != target.peer]
     if not others:
         return None
-    return max(min(others) - target.prefill_s - target.others_s, WAIT_TIMES * target.wait_s + target.rtt_s)
+    return max(min(others) - target.prefill_s, WAIT_TIMES * target.wait_s + target.rtt_s)

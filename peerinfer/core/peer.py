@@ -89,6 +89,7 @@ class Peer:
         "error_s",
         "estimate",
         "has_in_flight",
+        "has_prefill",
         "in_flight",
         "incarnation",
         "load",
@@ -160,6 +161,7 @@ class Peer:
         self.unsettled_tokens = unsettled.tokens
         self.has_in_flight = self.in_flight.has_pages
         ahead_tokens = self.load.queued_prefill_tokens + self.unsettled_tokens
+        self.has_prefill = ahead_tokens > 0
         self.recent_tokens = self.load.recent_prefill_tokens + ahead_tokens
         told_s = wait_s(self.load, self._rates)
         self.busy_until = self.load_at + told_s

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from heapq import nsmallest
+from math import inf
 from typing import NamedTuple
 
 from peerinfer.config import RoutingConfig
@@ -67,7 +68,7 @@ class Candidate(NamedTuple):
     """Of the prompt, what is not cached there yet but will be: it computes it for requests that it was given
     before. The wait counts that, the prefill does not."""
     others_s: float = 0.0
-    """Part of the cost: the time that this prefill takes from those who come after it (core/crowding.py)."""
+    """Part of the cost: what those pay who come after this prefill (core/crowding.py)."""
 
     @property
     def first_token_s(self) -> float:
@@ -129,13 +130,14 @@ def cost(situation: Situation) -> Choice:
     slack_s = config.cold_round_trip_share_max * best.prefill_s - config.forward_margin_s
     if slack_s > 0.0:
         limit_s = best.cost_s + config.placement_slack * best.prefill_s
-        if situation.ready:
-            limit_s = min(limit_s, situation.mine.cost_s + slack_s)
+        latest_s = situation.mine.first_token_s + slack_s if situation.ready else inf
         share = config.cold_round_trip_share_max
         equal = [
             option
             for option in situation.options
-            if option.cost_s <= limit_s and option.rtt_s <= share * option.prefill_s
+            if option.cost_s <= limit_s
+            and option.first_token_s <= latest_s
+            and option.rtt_s <= share * option.prefill_s
         ]
         if len(equal) > 1:
             kind = "equally cached" if best.expected_cached_tokens else "cold"
@@ -214,12 +216,12 @@ POLICIES: dict[str, Callable[[Situation], Choice]] = {
 
 
 def _unless_here(best: Candidate, situation: Situation) -> Choice:
-    """The best option, unless it saves too little against serving here."""
+    """The best option, unless it saves too little against serving here, for others or for this request."""
     mine = situation.mine
     if not situation.ready:
         return _before_others(best, situation), "own engine is not ready"
-    saved_s = mine.cost_s - best.cost_s
-    if saved_s > situation.config.forward_margin_s:
+    saved_s = mine.first_token_s - best.first_token_s
+    if mine.cost_s - best.cost_s > situation.config.forward_margin_s and saved_s >= 0.0:
         return _before_others(best, situation), f"peer saves {saved_s:.3g} s"
     return _before_others(mine, situation), "no peer is cheaper by the margin"
 

@@ -60,6 +60,8 @@ class Ranking:
     reason: str
     tenancy: Tenancy | None = None
     """What the decision had to rent or to buy, for the ledger (`note`)."""
+    busy_share: float = 0.0
+    """Of the nodes that could serve, how many had prefill before this request (`Crowding.note`)."""
 
 
 def rank(
@@ -116,6 +118,7 @@ def rank(
         skipped=_reasons(skipped, now),
         reason=reason,
         tenancy=tenancy,
+        busy_share=weighing.busy / (1 + len(peers)),
     )
 
 
@@ -125,6 +128,8 @@ class _Weighing:
     def __init__(self, view: PeerView, prompt: Prompt, own: OwnState, config: RoutingConfig) -> None:
         self._view, self._keys, self._own, self._config = view, prompt.keys, own, config
         self._tokens = prompt.tokens or 0
+        self.busy = 0
+        """Nodes that have prefill to do; others may only have answers to end."""
         self._others_per_s = config.crowding_weight * view.crowding.price_per_s()
         self._cacheable_tokens = max(0, self._tokens - 1) // view.page_size * view.page_size
         rate = own.load.prefill_tokens_per_s or view.typical_prefill_tokens_per_s()
@@ -143,6 +148,7 @@ class _Weighing:
             load = with_given(load, view.own_in_flight.unsettled)
         prefill_s = (self._tokens - expected - in_flight) * s_per_token
         ahead_s = wait_s(load, view.rates)
+        self.busy += load.queued_prefill_tokens > 0
         theirs_s = others_s(prefill_s, ahead_s, self._others_per_s)
         cost_s = ahead_s + prefill_s + theirs_s
         recent_s = (load.recent_prefill_tokens + load.queued_prefill_tokens) * s_per_token
@@ -197,6 +203,7 @@ class _Weighing:
             ahead_s = peer.unsettled_wait_s
             if peer.busy_until > now:
                 ahead_s += peer.busy_until - now
+            self.busy += peer.has_prefill and ahead_s > 0.0
             rtt_s = peer.detour_s
             bias_s = 0.0
             if own_error_s is not None and peer.error_s is not None:
