@@ -22,8 +22,8 @@ log = logging.getLogger("peerinfer.overlay")
 
 IN_A_ROW_MAX = 64
 """Frames that are given without letting others run: some milliseconds' worth of relaying."""
-HEARTBEATS_MAX = 10_000
-"""In one exchange: half a day of honest ones, and a few tenths of a second of a flood's."""
+HEARTBEATS_MAX = 100_000
+"""In one exchange: a day of honest ones, and a few seconds of a flood's."""
 
 
 class Carrier(Protocol):

@@ -268,7 +268,8 @@ class Swarm:
             wants=self._settings.wants,
             too_loud=self._banish,
         )
-        self.host.router.lacks_links = topic.lacks_links
+        self.host.router.reaches_us = topic.reaches_us
+        self.host.router.lacks_authors = topic.lacks_authors
         return topic
 
     def _banish(self, peer: PeerId) -> None:

@@ -29,6 +29,24 @@ HEARD_S = 15.0  # guess: some intervals of a large swarm
 """An author that was heard of within this time still publishes."""
 
 
+class Latest:
+    """When each author was last heard; who has been silent longest comes first, and is forgotten."""
+
+    def __init__(self) -> None:
+        self._at: dict[bytes, float] = {}
+
+    def note(self, author: bytes, now: float) -> None:
+        """It was heard now."""
+        self._at.pop(author, None)
+        self._at[author] = now
+
+    def since(self, moment: float) -> dict[bytes, float]:
+        """Those who were heard since."""
+        while self._at and (oldest := next(iter(self._at.items())))[1] < moment:
+            del self._at[oldest[0]]
+        return self._at
+
+
 class Topic:
     """One topic, as the library's pubsub has it."""
 
@@ -48,8 +66,10 @@ class Topic:
         rate = config.gossip_per_peer_per_s_max
         self._rates = Rates[tuple[bytes, bool]](rate_per_s=rate, burst=rate * BURST_S)
         self._refused = 0
-        self._heard_at: dict[bytes, float] = {}
-        """Authors by when they were heard of last, that first who has been silent longest."""
+        self._heard_at = Latest()
+        """Authors, by whomever they were heard of."""
+        self._reached_at = Latest()
+        """Those whose messages came from themselves."""
         pubsub.set_topic_validator(name, self._is_welcome, False)
         self._push = pubsub.push_msg
         pubsub.push_msg = self._push_and_count
@@ -59,12 +79,14 @@ class Topic:
         assert len(payload) <= GOSSIP_BYTES_MAX, len(payload)
         await self._pubsub.publish(self._name, payload)
 
-    def lacks_links(self) -> bool:
-        """Whether authors are heard of that are not linked, so that others must pass on what they say."""
+    def reaches_us(self, author: ID) -> bool:
+        """Whether what an author publishes comes from itself."""
+        return author.to_bytes() in self._reached_at.since(trio.current_time() - HEARD_S)
+
+    def lacks_authors(self) -> bool:
+        """Whether there are authors of whom that is not true, so that others must pass on what they say."""
         since = trio.current_time() - HEARD_S
-        while self._heard_at and (oldest := next(iter(self._heard_at.items())))[1] < since:
-            del self._heard_at[oldest[0]]
-        return any(ID(author) not in self._pubsub.peers for author in self._heard_at)
+        return bool(self._heard_at.since(since).keys() - self._reached_at.since(since).keys())
 
     async def run(self) -> None:
         """Hand on what comes in, for ever."""
@@ -73,14 +95,15 @@ class Topic:
             message = await subscription.get()
             author = _base58(message.from_id)
             if author != self._me:
-                self._heard_at.pop(message.from_id, None)
-                self._heard_at[message.from_id] = trio.current_time()
+                self._heard_at.note(message.from_id, trio.current_time())
                 refuse = partial(self._sink.dropped, "gossip", author)
                 with contained("taking its message on the topic", peer=author, refuse=refuse):
                     self._sink.gossip(author, message.data)
 
     async def _push_and_count(self, forwarder: Any, message: Any) -> None:
         """The library drops what is not signed by its author silently: count it."""
+        if forwarder.to_bytes() == message.from_id:
+            self._reached_at.note(message.from_id, trio.current_time())
         refused = self._refused
         await self._push(forwarder, message)
         if self._refused == refused and not self._pubsub._is_msg_seen(message):

@@ -92,11 +92,13 @@ class _Secured:
     def __init__(self, messages: list[bytes]) -> None:
         self._messages = messages
         self.received: list[_Received] = []
+        self.is_over = False
 
     async def read(self, n: int | None = None) -> bytes:
         assert n is None, "messages are read whole"
         await trio.testing.wait_all_tasks_blocked()
         if not self._messages:
+            self.is_over = True
             for each in self.received:
                 each.was_ended = each.stream.recv_closed or each.stream.reset_received
             raise ConnectionClosedError(THE_END)
@@ -114,19 +116,21 @@ def run(payload: bytes) -> None:
     payload = payload[:16_384]
     size = 1 + sum(payload) % 40
     pieces = [payload[at : at + size] for at in range(0, len(payload), size)]
-    whole, cut = _received([payload] if payload else []), _received(pieces)
+    (whole, whole_is_over), (cut, cut_is_over) = _received([payload] if payload else []), _received(pieces)
+    assert len(whole) == len(cut) or not (whole_is_over and cut_is_over), (whole, cut)
     for one, other in zip(whole, cut, strict=False):
         assert all(map(operator.eq, one.frames, other.frames)), (whole, cut)
         # What ends a stream or the connection may do so before others are read; nothing else loses frames.
         assert len(one.frames) == len(other.frames) or one.was_ended or other.was_ended, (whole, cut)
 
 
-def _received(messages: list[bytes]) -> list[_Received]:
+def _received(messages: list[bytes]) -> tuple[list[_Received], bool]:
+    """What came on each stream, and whether all was read."""
     secured = _Secured(messages)
     clock = trio.testing.MockClock(autojump_threshold=0)
     with bugs_logged("peerinfer.overlay", "libp2p.stream_muxer.yamux", but=PEERS_FAULT):
         trio.run(_serve, secured, clock=clock)
-    return secured.received
+    return secured.received, secured.is_over
 
 
 async def _serve(secured: _Secured) -> None:
