@@ -36,8 +36,8 @@ if TYPE_CHECKING:  # libp2p takes a second to import, and `--help` needs none of
 log = logging.getLogger("peerinfer.cli")
 
 GC_THRESHOLDS = (20_000, 10, 10)
-"""A request makes thousands of objects, hardly any of them in cycles. Python's 700 looked through them several
-times a request: 0.14 ms of a forwarded one's 3.14 ms of CPU (measured)."""
+"""A request makes thousands of objects, hardly any of them in cycles. Python's 700 looked through them
+several times a request: 0.14 ms of a forwarded one's 3.14 ms of CPU (measured)."""
 
 
 @click.command(cls=NodeCommand)
