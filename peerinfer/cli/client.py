@@ -11,12 +11,15 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
 import httpx
+from click.core import ParameterSource
 
 from peerinfer.cli.errors import CommandError, FailedError
+from peerinfer.cli.key import read_api_key
 from peerinfer.config import API_KEY
 
 DEFAULT_API = "http://127.0.0.1:8000"
@@ -34,7 +37,7 @@ class NodeApi:
 
 
 def api_option(command: Any) -> Any:
-    """Add `--api URL` and `--api-key KEY`; the value of both is one `NodeApi`, `api`."""
+    """Add `--api URL`, `--api-key KEY` and `--api-key-file FILE`; their value is one `NodeApi`, `api`."""
     api = click.option(
         "--api",
         envvar="PEERINFER_API",
@@ -55,13 +58,29 @@ def api_option(command: Any) -> Any:
         callback=_keep_key,
         help="The key that the node wants; the variable keeps it out of `ps`.",
     )
-    return api(key(command))
+    file = click.option(
+        "--api-key-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_key_of_file,
+        help="The same, in a file that only you can read.",
+    )
+    return api(key(file(command)))
 
 
-def _keep_key(context: click.Context, _param: click.Parameter, key: str | None) -> None:
+def _keep_key(context: click.Context, param: click.Parameter, key: str | None) -> None:
     if key and not API_KEY.fullmatch(key):
         raise click.BadParameter("a key has no spaces and only ASCII characters", ctx=context)
-    context.meta[_KEY] = key or None
+    given = context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+    if given or _KEY not in context.meta:  # a file that was given counts before the environment
+        context.meta[_KEY] = key or None
+
+
+def _keep_key_of_file(context: click.Context, _param: click.Parameter, path: Path | None) -> None:
+    if path is not None:
+        context.meta[_KEY] = read_api_key(path)
 
 
 def _with_key(context: click.Context, _param: click.Parameter, url: str) -> NodeApi:

@@ -42,6 +42,10 @@ def base_config(context: click.Context) -> Config:
     return config
 
 
+def _is_shown(option: click.Parameter) -> bool:
+    return not getattr(option, "hidden", False)
+
+
 def _load(context: click.Context, _param: click.Parameter, path: Path | None) -> None:
     if path is None:
         return
@@ -53,7 +57,8 @@ def _load(context: click.Context, _param: click.Parameter, path: Path | None) ->
     options = {name.replace("-", "_"): value for name, value in content.items() if name not in tables}
     known = {param.name for param in context.command.params if param.name != "config"}
     for name in sorted(options.keys() - known):
-        options_known = ", ".join(sorted(str(option).replace("_", "-") for option in known))
+        shown = [option for option in context.command.params if option.name in known and _is_shown(option)]
+        options_known = ", ".join(sorted(str(option.name).replace("_", "-") for option in shown))
         raise CommandError(f"{path}: unknown option '{name.replace('_', '-')}'; known are {options_known}")
     context.default_map = {**(context.default_map or {}), **options}
     context.meta[BASE_CONFIG] = apply_tables(tables, where=str(path))

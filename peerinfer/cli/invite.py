@@ -66,7 +66,8 @@ async def _addrs(api: NodeApi, key: SwarmKey | None) -> tuple[str, ...]:
         raise CommandError(f"the swarm of the node at {api.url} has a key: give its file with --swarm-key")
     if node_key_id != key_id:
         raise CommandError(
-            f"the node at {api.url} is not in the swarm of this key: {node_key_id or 'no key'}"
+            f"the node at {api.url} is not in the swarm of this key:"
+            f" the key is {key_id or 'none'}, the node's {node_key_id or 'none'}"
         )
     addrs = tuple(addr for addr in status.get("addrs") or () if isinstance(addr, str))
     if not addrs:

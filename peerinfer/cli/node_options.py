@@ -63,9 +63,15 @@ class NodeOptions:
     """None for the default."""
     swarm_key: SwarmKey | None
     """None for an open swarm."""
+    api_key_file: Path | None
     swarm_key_file: Path | None
     as_json: bool
     until_stdin_closes: bool
+
+    @property
+    def api_key_file_shown(self) -> str | None:
+        """As a shell takes it; None if there is none."""
+        return None if self.api_key_file is None else shlex.quote(str(self.api_key_file))
 
     @property
     def swarm_key_shown(self) -> str | None:
@@ -163,6 +169,7 @@ def collect(
         config=config,
         data_dir=data_dir,
         swarm_key=key,
+        api_key_file=api_key_file,
         swarm_key_file=swarm_key,
         as_json=as_json,
         until_stdin_closes=until_stdin_closes,

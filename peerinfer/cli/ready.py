@@ -43,6 +43,8 @@ class Ready:
     swarm_key: str | None = None
     """The file of a closed swarm's key, as in a shell, or FILE; None for an open swarm."""
     has_api_key: bool = False
+    api_key_file: str | None = None
+    """Where that is, as in a shell; None if it came in the environment."""
     open_api: bool = False
     """Other machines reach the HTTP face, and need no key."""
 
@@ -78,7 +80,7 @@ def print_ready(console: Console, ready: Ready) -> None:
     console.print(f"peerinfer {ready.version} is up: {what}{state}", style="bold")
     if ready.http is not None and ready.engine is not None:
         console.print(f"\n  OpenAI API   {ready.http}/v1")
-        for line in curl_lines(ready.http, ready.model or "", with_key=ready.has_api_key):
+        for line in curl_lines(ready.http, ready.model or "", key=_key_in_shell(ready)):
             console.print(f"               {line}", style="dim")
     console.print()
     labels = ["To join it", *["or"] * (ADDRS_SHOWN_MAX - 1)]
@@ -86,7 +88,10 @@ def print_ready(console: Console, ready: Ready) -> None:
     for label, addr in zip(labels, preferred(ready.addrs), strict=False):
         console.print(f"  {label:<11}  peerinfer join {addr}{key}")
     if ready.http is not None and ready.swarm_key is not None:
-        console.print(f"  or by        peerinfer invite --swarm-key {ready.swarm_key} --api {ready.http}")
+        api_key = "" if ready.api_key_file is None else f" --api-key-file {ready.api_key_file}"
+        console.print(
+            f"  or by        peerinfer invite --swarm-key {ready.swarm_key} --api {ready.http}{api_key}"
+        )
     if not ready.addrs:
         console.print("  Nobody can join it yet: it has no address that others can dial.")
     console.print()
@@ -95,12 +100,19 @@ def print_ready(console: Console, ready: Ready) -> None:
     console.print("  Ctrl-C stops it.", style="dim")
 
 
-def curl_lines(http: str, model: str, *, with_key: bool) -> list[str]:
+def _key_in_shell(ready: Ready) -> str | None:
+    """The API key as a shell finds it; None if there is none."""
+    if not ready.has_api_key:
+        return None
+    return "$PEERINFER_API_KEY" if ready.api_key_file is None else f"$(head -1 {ready.api_key_file})"
+
+
+def curl_lines(http: str, model: str, *, key: str | None) -> list[str]:
     """A request to copy into a shell."""
     body: Mapping[str, object] = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
     return [
         f"curl {http}/v1/chat/completions -H 'content-type: application/json' \\",
-        *([] if not with_key else ['  -H "authorization: Bearer $PEERINFER_API_KEY" \\']),
+        *([] if key is None else [f'  -H "authorization: Bearer {key}" \\']),
         f"  -d {shlex.quote(json.dumps(body))}",
     ]
 

@@ -142,6 +142,7 @@ async def _run(
             engine_state=str(status["engine_state"]),
             swarm_key=options.swarm_key_shown,
             has_api_key=bool(config.http.api_key),
+            api_key_file=options.api_key_file_shown,
             open_api=not (config.http.api_key or ip_address(listening.getsockname()[0]).is_loopback),
         )
         show_ready(ready, as_json=options.as_json)

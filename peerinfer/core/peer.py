@@ -189,6 +189,13 @@ class Peer:
         self.round_trip_s = min(self._round_trips)
         self.weigh()
 
+    def lost_link(self, *, now: float) -> None:
+        """Nothing reaches it any more, and how far it will be when something does again nobody knows."""
+        self.detector.link_lost(now=now)
+        self._round_trips.clear()
+        self.round_trip_s = None
+        self.weigh()
+
     def failed(self, *, shun_s: float, now: float) -> None:
         """A request failed there: leave the peer alone, each time in a row for twice as long."""
         self.breaker.failed(open_s=shun_s, now=now)

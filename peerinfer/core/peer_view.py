@@ -260,13 +260,13 @@ class PeerView:
             self._weigh(peer)
 
     def link_down(self, peer: PeerId, *, now: float) -> None:
-        """The last connection to the peer broke: suspect until its own word comes.
+        """The last connection to the peer broke: suspect until its own word comes, perhaps through others.
 
         A new connection alone does not change that: the peer may have restarted with an empty cache.
         """
         known = self._peers.get(peer)
         if known is not None:
-            known.detector.link_lost(now=now)
+            known.lost_link(now=now)
 
     def restart_clocks(self, *, now: float) -> None:
         """This node was frozen: whoever was not suspect before is given its whole time again."""

@@ -230,11 +230,12 @@ class AntiEntropy:
             node.drop("snapshot", peer, str(error))
             return
         if differing := differing_fields(hello.fields, node.fingerprint_fields):
-            if peer in node.foreign:
-                pass
-            elif role := hello.fields.get(ROLE_FIELD):
+            role = hello.fields.get(ROLE_FIELD)
+            if role:
+                differing = (ROLE_FIELD,)  # it serves nothing, so there is nothing else to compare
+            if peer not in node.foreign and role:
                 log.info("peer=%s role=%s", peer, role)
-            else:
+            elif peer not in node.foreign:
                 log.warning("peer=%s serves something else: %s differ", peer, ", ".join(differing))
             node.foreign[peer] = differing
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,7 +56,10 @@ def test_ask_dash_reads_the_question_from_stdin(scripted_node: Any) -> None:
 
 
 @pytest.mark.parametrize("command", [("ask", "Hi"), ("status",), ("peers",)])
-def test_the_key_goes_along_with_every_request(scripted_node: Any, command: tuple[str, ...]) -> None:
+def test_the_key_goes_along_with_every_request(
+    scripted_node: Any, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    """As an option, in a file, in the environment; the more explicit one counts."""
     result = run(*command, "--api-key", "s3cret", "--api", scripted_node.url)
     assert result.exit_code == 0
     assert {each.get("authorization") for each in scripted_node.request_headers} == {"Bearer s3cret"}
@@ -63,6 +67,16 @@ def test_the_key_goes_along_with_every_request(scripted_node: Any, command: tupl
     assert run(*command, PEERINFER_API=scripted_node.url, PEERINFER_API_KEY="other").exit_code == 0
     assert {each.get("authorization") for each in scripted_node.request_headers} == {"Bearer other"}
     scripted_node.request_headers.clear()
+    file = tmp_path / "api.key"
+    file.write_text("filed\n")
+    file.chmod(0o600)
+    for environment in ({}, {"PEERINFER_API_KEY": "other"}):
+        asked = run(*command, "--api", scripted_node.url, "--api-key-file", str(file), **environment)
+        assert asked.exit_code == 0
+        assert {each.get("authorization") for each in scripted_node.request_headers} == {"Bearer filed"}
+        scripted_node.request_headers.clear()
+    file.chmod(0o644)
+    assert run(*command, "--api", scripted_node.url, "--api-key-file", str(file)).exit_code == 2
     assert run(*command, "--api", scripted_node.url).exit_code == 0
     assert {each.get("authorization") for each in scripted_node.request_headers} == {None}
 

@@ -64,8 +64,8 @@ def test_addresses_may_be_given(key_file: str) -> None:
     ("status", "with_key", "reason"),
     [
         ({"addrs": [LAN], "swarm_key_id": "00000000"}, False, "has a key: give its file"),
-        ({"addrs": [LAN], "swarm_key_id": "00000000"}, True, "not in the swarm of this key: 00000000"),
-        ({"addrs": [LAN], "swarm_key_id": None}, True, "not in the swarm of this key: no key"),
+        ({"addrs": [LAN], "swarm_key_id": "00000000"}, True, "the node's 00000000"),
+        ({"addrs": [LAN], "swarm_key_id": None}, True, "the node's none"),
         ({"addrs": []}, False, "no address that others can dial"),
     ],
 )

@@ -58,6 +58,9 @@ def test_a_closed_swarm_is_joined_with_its_key_and_a_closed_api_called_with_its(
     shown = block(replace(READY, swarm_key="'my swarm.key'", has_api_key=True))
     assert f"peerinfer join {LAN} --swarm-key 'my swarm.key'\n" in shown
     assert '-H "authorization: Bearer $PEERINFER_API_KEY"' in shown
+    shown = block(replace(READY, swarm_key="s.key", has_api_key=True, api_key_file="'my api.key'"))
+    assert """-H "authorization: Bearer $(head -1 'my api.key')\"""" in shown
+    assert "invite --swarm-key s.key --api http://127.0.0.1:8000 --api-key-file 'my api.key'\n" in shown
     assert "no key" not in shown
 
 

@@ -8,7 +8,7 @@ from peerinfer.config import AntiEntropyConfig, Config
 from peerinfer.core.breaker import OPEN_S_MAX
 from peerinfer.core.peer_view import Applied, Change, PeerStatus
 from peerinfer.core.types import NodeState
-from tests.core.swarm import A, B, C, Swarm, chain, message, new_view
+from tests.core.swarm import ME, A, B, C, Swarm, chain, message, new_view, prompt
 
 ONE = chain(1, 4)
 
@@ -39,6 +39,20 @@ def test_a_broken_link_is_a_hint_at_once_until_the_peer_is_heard() -> None:
     swarm.hear(A)
     assert swarm.view.state(A, now=swarm.now) is PeerStatus.ALIVE
     assert swarm.view.get(B) is None
+
+
+def test_nothing_is_forwarded_to_a_peer_that_is_heard_through_others_only() -> None:
+    """Goal: a stale round trip is no way there. Method: its link breaks, its word still comes, it is back."""
+    swarm = Swarm()
+    swarm.hear(A, ONE)
+    swarm.view.link_down(A, now=swarm.now)
+    swarm.view.apply_snapshot(A, message(ONE, seq=9, tree_version=9), now=swarm.now)
+    assert swarm.view.state(A, now=swarm.now) is PeerStatus.ALIVE
+    ranking = swarm.rank(prompt(ONE))
+    assert [each.peer for each in ranking.targets] == [ME]
+    assert ranking.skipped == ((A, "its round trip is not measured yet"),)
+    swarm.view.observe_round_trip(A, 0.002)
+    assert {each.peer for each in swarm.rank(prompt(ONE)).targets} == {ME, A}
 
 
 def test_whoever_was_frozen_suspects_nobody_for_it_but_keeps_old_suspicions() -> None:
