@@ -35,10 +35,6 @@ if TYPE_CHECKING:  # libp2p takes a second to import, and `--help` needs none of
 
 log = logging.getLogger("peerinfer.cli")
 
-GC_THRESHOLDS = (20_000, 10, 10)
-"""A request makes thousands of objects, hardly any of them in cycles. Python's 700 looked through them
-several times a request: 0.14 ms of a forwarded one's 3.14 ms of CPU (measured)."""
-
 
 @click.command(cls=NodeCommand)
 @node_options(engine=True)
@@ -148,7 +144,6 @@ async def _run(
         show_ready(ready, as_json=options.as_json)
         gc.collect()
         gc.freeze()  # 140,000 objects that stay: each full collection went through them, for 70 ms (measured)
-        gc.set_threshold(*GC_THRESHOLDS)
         await trio.sleep_forever()
 
 
