@@ -260,7 +260,7 @@ class Replay:
         ranking, view = self.rank(now, entry, prompt), self.views[entry]
         best = ranking.targets[0]
         if not refused:
-            view.crowding.note(ranking)
+            view.crowding.note(busy_share=ranking.busy_share, prefill_s=best.prefill_s)
         if ranking.tenancy is not None:
             residence_s = self.engines[entry].tree.evictions.residence_s
             self.rents[entry].note(ranking.tenancy, served_here=best.is_me, residence_s=residence_s, now=now)

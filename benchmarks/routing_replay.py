@@ -120,7 +120,7 @@ class Swarm:
             rents=rents,
         )
         chosen = ranking.targets[0]
-        view.crowding.note(ranking)
+        view.crowding.note(busy_share=ranking.busy_share, prefill_s=chosen.prefill_s)
         if ranking.tenancy is not None and rents is not None:
             residence_s = self.trees[entry].evictions.residence_s
             rents.note(ranking.tenancy, served_here=chosen.is_me, residence_s=residence_s, now=self.now)

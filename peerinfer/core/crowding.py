@@ -17,10 +17,6 @@ the bound is what counts. It never makes a request wait longer than it would her
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from peerinfer.core.policies import Candidate
-
 HALF_LIFE = 32.0  # guess
 """Decisions after which what was seen counts half. Higher: surer, and slower to follow."""
 PRIOR_DECISIONS = 8.0  # guess
@@ -30,18 +26,6 @@ BUSY_SHARE_MAX = 0.8  # guess
 PRICE_MAX = 0.5  # measured: at 1.0 a burst of 64 requests stays at two of four nodes
 """What others pay per second of prefill at most. Higher: more hits, and bursts are shared out less evenly."""
 _DECAY = 0.5 ** (1.0 / HALF_LIFE)
-
-
-class Decided(Protocol):
-    """What is learnt from: `Ranking`."""
-
-    @property
-    def targets(self) -> tuple[Candidate, ...]:
-        """Best first."""
-
-    @property
-    def busy_share(self) -> float:
-        """Of the nodes that could serve, how many had prefill before this request."""
 
 
 class Crowding:
@@ -63,12 +47,12 @@ class Crowding:
         """What a request computes where it is served: s. 0 before any was."""
         return self._prefill_s / self._weight if self._weight else 0.0
 
-    def note(self, decided: Decided) -> None:
-        """A decision was made, for the first of its targets."""
+    def note(self, *, busy_share: float, prefill_s: float) -> None:
+        """A decision was made: so many nodes had prefill before it, and it computes so much where it went."""
         self._decisions = self._decisions * _DECAY + 1.0
-        self._busy = self._busy * _DECAY + decided.busy_share
+        self._busy = self._busy * _DECAY + busy_share
         self._weight = self._weight * _DECAY + 1.0
-        self._prefill_s = self._prefill_s * _DECAY + decided.targets[0].prefill_s
+        self._prefill_s = self._prefill_s * _DECAY + prefill_s
 
     def price_per_s(self) -> float:
         """Others' time for a second of prefill, per second of what is ahead of it and half of itself."""

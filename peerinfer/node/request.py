@@ -144,7 +144,8 @@ async def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: 
     if decision.ranking is None:
         node.turn += 1
         if policy == "cost" and r.target is None and prompt.tokens is not None:
-            node.view.crowding.note(ranking)
+            best = ranking.targets[0]
+            node.view.crowding.note(busy_share=ranking.busy_share, prefill_s=best.prefill_s)
         node.retry_budget.request()
     if decision.first_chunk_at is None:
         decision.policy, decision.prompt_tokens, decision.ranking = policy, prompt.tokens, ranking

@@ -29,22 +29,40 @@ HEARD_S = 15.0  # guess: some intervals of a large swarm
 """An author that was heard of within this time still publishes."""
 
 
-class Latest:
-    """When each author was last heard; who has been silent longest comes first, and is forgotten."""
+class Authors:
+    """Who has published lately, and whose messages come from themselves."""
 
     def __init__(self) -> None:
-        self._at: dict[bytes, float] = {}
+        self._heard_at: dict[bytes, float] = {}
+        self._reached_at: dict[bytes, float] = {}
+        """In either of them who has been silent longest comes first, and is forgotten."""
 
-    def note(self, author: bytes, now: float) -> None:
-        """It was heard now."""
-        self._at.pop(author, None)
-        self._at[author] = now
+    def heard(self, author: bytes, *, now: float) -> None:
+        """A message of this author was news, whoever passed it on."""
+        _note(self._heard_at, author, now)
 
-    def since(self, moment: float) -> dict[bytes, float]:
-        """Those who were heard since."""
-        while self._at and (oldest := next(iter(self._at.items())))[1] < moment:
-            del self._at[oldest[0]]
-        return self._at
+    def reached(self, author: bytes, *, now: float) -> None:
+        """A message came from its author itself."""
+        _note(self._reached_at, author, now)
+
+    def reach_us(self, author: bytes, *, now: float) -> bool:
+        """Whether what an author publishes comes from itself."""
+        return author in _lately(self._reached_at, now)
+
+    def lacking(self, *, now: float) -> bool:
+        """Whether there are authors of whom that is not true, so that others must pass on what they say."""
+        return bool(_lately(self._heard_at, now).keys() - _lately(self._reached_at, now).keys())
+
+
+def _note(at: dict[bytes, float], author: bytes, now: float) -> None:
+    at.pop(author, None)
+    at[author] = now
+
+
+def _lately(at: dict[bytes, float], now: float) -> dict[bytes, float]:
+    while at and (oldest := next(iter(at.items())))[1] < now - HEARD_S:
+        del at[oldest[0]]
+    return at
 
 
 class Topic:
@@ -66,10 +84,7 @@ class Topic:
         rate = config.gossip_per_peer_per_s_max
         self._rates = Rates[tuple[bytes, bool]](rate_per_s=rate, burst=rate * BURST_S)
         self._refused = 0
-        self._heard_at = Latest()
-        """Authors, by whomever they were heard of."""
-        self._reached_at = Latest()
-        """Those whose messages came from themselves."""
+        self._authors = Authors()
         pubsub.set_topic_validator(name, self._is_welcome, False)
         self._push = pubsub.push_msg
         pubsub.push_msg = self._push_and_count
@@ -81,12 +96,11 @@ class Topic:
 
     def reaches_us(self, author: ID) -> bool:
         """Whether what an author publishes comes from itself."""
-        return author.to_bytes() in self._reached_at.since(trio.current_time() - HEARD_S)
+        return self._authors.reach_us(author.to_bytes(), now=trio.current_time())
 
     def lacks_authors(self) -> bool:
-        """Whether there are authors of whom that is not true, so that others must pass on what they say."""
-        since = trio.current_time() - HEARD_S
-        return bool(self._heard_at.since(since).keys() - self._reached_at.since(since).keys())
+        """Whether there are authors of whom that is not true."""
+        return self._authors.lacking(now=trio.current_time())
 
     async def run(self) -> None:
         """Hand on what comes in, for ever."""
@@ -95,7 +109,7 @@ class Topic:
             message = await subscription.get()
             author = _base58(message.from_id)
             if author != self._me:
-                self._heard_at.note(message.from_id, trio.current_time())
+                self._authors.heard(message.from_id, now=trio.current_time())
                 refuse = partial(self._sink.dropped, "gossip", author)
                 with contained("taking its message on the topic", peer=author, refuse=refuse):
                     self._sink.gossip(author, message.data)
@@ -103,7 +117,7 @@ class Topic:
     async def _push_and_count(self, forwarder: Any, message: Any) -> None:
         """The library drops what is not signed by its author silently: count it."""
         if forwarder.to_bytes() == message.from_id:
-            self._reached_at.note(message.from_id, trio.current_time())
+            self._authors.reached(message.from_id, now=trio.current_time())
         refused = self._refused
         await self._push(forwarder, message)
         if self._refused == refused and not self._pubsub._is_msg_seen(message):

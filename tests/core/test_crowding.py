@@ -10,22 +10,16 @@ import pytest
 
 from peerinfer.config import Config, RoutingConfig
 from peerinfer.core.crowding import BUSY_SHARE_MAX, PRICE_MAX, Crowding, others_s
-from peerinfer.core.policies import Candidate
-from peerinfer.core.router import OwnState, Ranking
+from peerinfer.core.router import OwnState
 from peerinfer.core.types import PeerId
 from tests.core.swarm import IDLE, LONG, ME, OTHER, A, B, Swarm, order, prompt, queue
-
-
-def decided(*, busy_share: float, prefill_s: float) -> Ranking:
-    here = Candidate(prefill_s, False, 0.0, ME, 0, 0, prefill_s, 0.0, None, 0.0, 0.0)
-    return Ranking(targets=(here,), skipped=(), reason="", busy_share=busy_share)
 
 
 def crowded(*, busy: int, nodes: int = 4, prefill_s: float = 0.1, decisions: int = 500) -> Crowding:
     """What is learnt where so many of the nodes are busy at every decision."""
     crowding = Crowding()
     for _ in range(decisions):
-        crowding.note(decided(busy_share=busy / nodes, prefill_s=prefill_s))
+        crowding.note(busy_share=busy / nodes, prefill_s=prefill_s)
     return crowding
 
 
@@ -58,7 +52,7 @@ def test_first_few_requests_price_little() -> None:
 def test_what_was_seen_is_forgotten() -> None:
     crowding = crowded(busy=4)
     for _ in range(500):
-        crowding.note(decided(busy_share=0.0, prefill_s=0.4))
+        crowding.note(busy_share=0.0, prefill_s=0.4)
     assert crowding.busy_share < 0.01
     assert crowding.prefill_s == pytest.approx(0.4, rel=0.01)
 
@@ -81,7 +75,7 @@ def test_price_is_what_others_lose_in_a_queue() -> None:
         found += [float(wait > 0.0) for wait in plain]
     crowding = Crowding()
     for _ in range(500):
-        crowding.note(decided(busy_share=fmean(found), prefill_s=service_s))
+        crowding.note(busy_share=fmean(found), prefill_s=service_s)
     predicted = [others_s(extra_s, wait_s, crowding.price_per_s()) for _, wait_s in lost]
     assert max(predicted) < PRICE_MAX * extra_s
     assert fmean(loss for loss, _ in lost) == pytest.approx(fmean(predicted), rel=0.15)

@@ -48,7 +48,7 @@ CORPUS = HERE / "corpus"
 LIMIT = 256 * 1024
 PAYLOAD_MAX = 400
 MODELS = ["m"]
-PEER = "12D3KooWSj6jQEeeZAgdKb12WPQjvGMM5mWZWLPPUeM6dBuPkjCA"
+PEER = connection_face.PEER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

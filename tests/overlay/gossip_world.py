@@ -14,10 +14,11 @@ import pytest
 from libp2p.peer.id import ID
 from libp2p.pubsub import gossipsub
 from libp2p.pubsub.pb import rpc_pb2
+from libp2p.pubsub.pubsub import get_peer_and_seqno_msg_id
 
 from peerinfer.overlay import direct_gossip
 from peerinfer.overlay.direct_gossip import DirectGossip
-from peerinfer.overlay.topic import HEARD_S, Latest
+from peerinfer.overlay.topic import Authors
 
 TOPIC = "topic"
 EVERY_S = 2.0
@@ -53,7 +54,7 @@ class Place:
         self.seen: set[bytes] = set()
         self.copies = 0
         self._world = world
-        self._heard, self._reached = Latest(), Latest()
+        self._authors = Authors()
         self._published = 0
         self.router = DirectGossip(
             protocols=[gossipsub.PROTOCOL_ID_V11],
@@ -67,22 +68,16 @@ class Place:
             peers={},
             peer_topics={TOPIC: set()},
             seen_messages=SimpleNamespace(has=self.seen.__contains__),
-            get_message_id=_id_of,
+            get_message_id=get_peer_and_seqno_msg_id,
             _peer_is_connected=lambda _peer: True,
         )
         router: Any = self.router
         router.pubsub = pubsub
         router.mesh[TOPIC] = set()
         router.send_rpc = lambda to, rpc, priority=False: world.sent.append((self.id, to, rpc))
-        router.reaches_us = lambda author: author.to_bytes() in self._reached.since(self._since())
-        router.lacks_authors = self._lacks_authors
-
-    def _since(self) -> float:
-        return self._world.clock.now - HEARD_S
-
-    def _lacks_authors(self) -> bool:
-        since = self._since()
-        return bool(self._heard.since(since).keys() - self._reached.since(since).keys())
+        clock, authors = world.clock, self._authors
+        router.reaches_us = lambda author: authors.reach_us(author.to_bytes(), now=clock.now)
+        router.lacks_authors = lambda: authors.lacking(now=clock.now)
 
     async def link(self, peer: ID) -> None:
         """A peer is connected, and has subscribed."""
@@ -97,9 +92,9 @@ class Place:
         self._published += 1
         number = self._published.to_bytes(8, "big")
         message = rpc_pb2.Message(data=b"x", topicIDs=[TOPIC], from_id=self.id.to_bytes(), seqno=number)
-        self.seen.add(_id_of(message))
+        self.seen.add(get_peer_and_seqno_msg_id(message))
         await self.router.publish(self.id, message)
-        return _id_of(message)
+        return get_peer_and_seqno_msg_id(message)
 
     async def receive(self, sender: ID, rpc: Any) -> None:
         """What a peer sent."""
@@ -107,10 +102,10 @@ class Place:
         for message in rpc.publish:
             self.copies += 1
             if sender.to_bytes() == message.from_id:
-                self._reached.note(message.from_id, now)
-            if _id_of(message) not in self.seen:
-                self.seen.add(_id_of(message))
-                self._heard.note(message.from_id, now)
+                self._authors.reached(message.from_id, now=now)
+            if get_peer_and_seqno_msg_id(message) not in self.seen:
+                self.seen.add(get_peer_and_seqno_msg_id(message))
+                self._authors.heard(message.from_id, now=now)
                 await self.router.publish(sender, message)
         if rpc.HasField("control"):
             await self.router.handle_rpc(rpc, sender)
@@ -179,8 +174,3 @@ class GossipWorld:
         while self.sent:
             sender, to, rpc = self.sent.popleft()
             await self._by_id[to].receive(sender, rpc)
-
-
-def _id_of(message: Any) -> bytes:
-    number: bytes = message.from_id + message.seqno
-    return number

@@ -31,9 +31,8 @@ from peerinfer.overlay.swarm import Swarm
 from peerinfer.overlay.topic import HEARD_S, Topic
 from tests.contract.overlay_worlds import LibP2PWorld, RecordingSink, until
 from tests.contract.test_overlay_contract import SOON_S
-from tests.overlay.gossip_world import GossipWorld, Link, clique
+from tests.overlay.gossip_world import TOPIC, GossipWorld, Link, clique
 
-TOPIC = "topic"
 ME = ID(b"me")
 
 

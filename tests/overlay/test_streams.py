@@ -128,16 +128,20 @@ async def test_endless_heartbeats_cost_the_stream(
 ) -> None:
     """Goal: an answer that never begins is no way to keep a node busy. Method: three more than allowed."""
     monkeypatch.setattr("peerinfer.overlay.exchange.HEARTBEATS_MAX", 10)
+    await assert_loses_the_call(world, 13 * with_length(encode_frame(Heartbeat(id="r1"))))
+
+
+async def assert_loses_the_call(world: LibP2PWorld, reply: bytes) -> None:
+    """A server that answers with this is refused and counted."""
     (a,) = await start_linked(world, 1)
 
-    async def beat(stream: Any) -> None:
+    async def talk_nonsense(stream: Any) -> None:
         await stream.read(10)
-        for _ in range(13):
-            await stream.write(with_length(encode_frame(Heartbeat(id="r1"))))
+        await stream.write(reply)
         await trio.sleep_forever()
 
     async with raw_host() as attacker:
-        attacker.host.set_stream_handler(REQUEST_PROTOCOL, beat)
+        attacker.host.set_stream_handler(REQUEST_PROTOCOL, talk_nonsense)
         await attacker.connect(a.address)
         await until(lambda: a.linked_to(attacker.id), within_s=SOON_S)
         with trio.fail_after(SOON_S), pytest.raises(PeerLostError, match="refused"):
@@ -191,20 +195,7 @@ async def test_a_second_opening_on_a_busy_stream_is_refused(world: LibP2PWorld) 
     ],
 )
 async def test_a_server_that_talks_nonsense_loses_the_call(world: LibP2PWorld, reply: bytes) -> None:
-    (a,) = await start_linked(world, 1)
-
-    async def talk_nonsense(stream: Any) -> None:
-        await stream.read(10)
-        await stream.write(reply)
-        await trio.sleep_forever()
-
-    async with raw_host() as attacker:
-        attacker.host.set_stream_handler(REQUEST_PROTOCOL, talk_nonsense)
-        await attacker.connect(a.address)
-        await until(lambda: a.linked_to(attacker.id), within_s=SOON_S)
-        with trio.fail_after(SOON_S), pytest.raises(PeerLostError, match="refused"):
-            await answer(a, attacker.id, request("r1"))
-    assert a.sink.drops["request"] == 1
+    await assert_loses_the_call(world, reply)
 
 
 async def test_a_peer_that_speaks_no_peerinfer_is_linked_but_lost_for_calls(world: LibP2PWorld) -> None:
