@@ -133,7 +133,7 @@ def noted(node: Context, decision: Decision, error: RequestError) -> RequestErro
 
 
 def _note(node: Context, decision: Decision, error: Exception) -> None:
-    """Note once what a request ended with; one that was wrong itself is refused, which is no failure of ours."""
+    """Note once what a request ended with; one that was wrong itself is refused, no failure of ours."""
     if decision.error is not None:
         return
     decision.error = error.message if isinstance(error, RequestError) else repr(error)
