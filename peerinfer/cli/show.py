@@ -164,7 +164,7 @@ def status_table(status: Mapping[str, Any]) -> Table:
     return table
 
 
-STATE_STYLES = {"alive": "green", "suspect": "red", "paused": "yellow", "loading": "yellow"}
+STATE_STYLES = {"alive": "green", "suspect": "red", "left": "dim", "paused": "yellow", "loading": "yellow"}
 
 
 def peers_table(known: list[Mapping[str, Any]]) -> Table:

@@ -52,7 +52,7 @@ def test_a_node_says_how_to_use_and_join_it_and_stops_within_3_s(
 
 
 def test_json_is_one_object_and_its_addresses_work(tmp_path: Path) -> None:
-    """A second node joins by the first one's address; both stay up until told."""
+    """A second node joins by the first one's address; both stay up until told; the first hears its goodbye."""
     with running(
         tmp_path / "1", *simulated(tmp_path / "1", "serve", "--http", "127.0.0.1:0", "--json")
     ) as first:
@@ -67,7 +67,7 @@ def test_json_is_one_object_and_its_addresses_work(tmp_path: Path) -> None:
             (peer,) = httpx.get(f"{url}/peerinfer/v1/peers").json()["peers"]
             assert peer["peer_id"] == ready["peer_id"]
             assert second.stop(signal.SIGINT)[0] == 0
-        first.wait_for("state=lost", in_stderr=True)
+        first.wait_for("state=left", in_stderr=True)
         assert first.wait_for("\n").count("\n") == 1
 
 
