@@ -11,8 +11,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import httpx
@@ -93,6 +95,9 @@ class Answer:
 
     request_id: str | None = None
     served_by: str | None = None
+    """Who sent the first token."""
+    servers: list[str] = field(default_factory=list)
+    """All who served a part of it, in order: more than one where the answer went on elsewhere."""
     route: str | None = None
     expected_cached_tokens: int | None = None
     cached_tokens: int | None = None
@@ -216,6 +221,19 @@ class NodeClient:
         _read_headers(answer, response.headers)
         _read_usage(answer, _object(response))
         return answer
+
+    async def servers(self, answer: Answer) -> list[str]:
+        """All who served a part of an answer, in order, as far as its node says."""
+        first = [] if answer.served_by is None else [answer.served_by]
+        try:
+            decision = await self.get(f"/peerinfer/v1/requests/{quote(answer.request_id or '-', safe='')}")
+        except NodeError:  # it is kept for a while only, and by this version's nodes
+            return first
+        attempts = [each for each in decision.get("attempts") or () if isinstance(each, dict)]
+        served = [
+            str(each.get("peer_id")) for each in attempts if each.get("outcome") in ("broken", "served")
+        ]
+        return [peer for peer, _ in groupby(served)] or first
 
     async def _get(self, path: str) -> httpx.Response:
         try:

@@ -90,7 +90,7 @@ def node_options(*, engine: bool) -> Callable[[Callable[[NodeOptions], None]], C
             command(collect(base_config(context), engine_args=context.meta.get(FLAGS), **values))
 
         decorated: Callable[..., None] = update_wrapper(callback, command)
-        for option in reversed([*_COMMON, *(_ENGINE if engine else []), *_OUTPUT]):
+        for option in reversed([*_COMMON, *(_ENGINE if engine else _NO_ENGINE), *_OUTPUT]):
             decorated = option(decorated)
         return decorated
 
@@ -210,12 +210,6 @@ _COMMON: list[Callable[..., Any]] = [
         default=None,
         help="Have the router forward the port that this node listens on, and announce its address.",
     ),
-    click.option(
-        "--data-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        metavar="DIR",
-        help="Identity and known peers; locked.  [default: one per HTTP port]",
-    ),
     swarm_key_option,
     click.option(
         "--allow-peer",
@@ -232,7 +226,20 @@ _COMMON: list[Callable[..., Any]] = [
     config_option,
 ]
 
+
+def _data_dir_option(default: str) -> Callable[..., Any]:
+    return click.option(
+        "--data-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help=f"Identity and known peers; locked.  [default: {default}]",
+    )
+
+
+_NO_ENGINE: list[Callable[..., Any]] = [_data_dir_option("one for a bootstrap peer")]
+
 _ENGINE: list[Callable[..., Any]] = [
+    _data_dir_option("one per HTTP port"),
     click.option(
         "--http",
         metavar="HOST:PORT",
@@ -309,7 +316,7 @@ _ENGINE: list[Callable[..., Any]] = [
 
 _OUTPUT: list[Callable[..., Any]] = [
     click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON object once HTTP answers; all else to stderr."
+        "--json", "as_json", is_flag=True, help="Print one JSON object once it is up; all else to stderr."
     ),
     click.option(
         "--until-stdin-closes",

@@ -82,7 +82,10 @@ def run_node(options: NodeOptions) -> None:
 
 
 def check_addresses(overlay: OverlayConfig) -> None:
-    """Let addresses pass that the overlay will take, those of a config file too. Raises `CommandError`."""
+    """Let addresses and lists of peers pass that the overlay will take, those of a config file too.
+
+    Raises `CommandError`.
+    """
     from peerinfer.overlay.addresses import (
         parse_announced_address,
         parse_listen_address,
@@ -97,10 +100,13 @@ def check_addresses(overlay: OverlayConfig) -> None:
             parse_announced_address(addr)
         for addr in overlay.join:
             parse_peer_address(addr)
-        for peer in (*overlay.allow_peers, *overlay.deny_peers):
-            parse_peer_id(peer)
+        allowed, denied = (
+            set(map(parse_peer_id, peers)) for peers in (overlay.allow_peers, overlay.deny_peers)
+        )
     except ValueError as error:
         raise CommandError(str(error)) from None
+    for peer in sorted(allowed & denied):
+        raise CommandError(f"peer {peer} is both allowed and denied: take it out of one of the two lists")
 
 
 def find_engine(engine: EngineConfig) -> Decision:

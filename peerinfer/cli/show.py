@@ -47,12 +47,14 @@ def ask(text: str, max_tokens: int | None, api: NodeApi, as_json: bool) -> None:
 
 async def _ask(text: str, max_tokens: int | None, api: NodeApi, on_text: Callable[[str], None]) -> Answer:
     async with open_client(api) as client:
-        return await client.chat(
+        answer = await client.chat(
             [{"role": "user", "content": text}],
             model=await client.model(),
             max_tokens=max_tokens,
             on_text=on_text,
         )
+        answer.servers = await client.servers(answer)
+        return answer
 
 
 class _Shown:
@@ -75,9 +77,10 @@ class _Shown:
 
 def provenance(answer: Answer) -> str:
     """Where an answer came from, in a line."""
+    onward = "".join(f", then by {short(peer)}" for peer in answer.servers[1:])
     return " · ".join(
         (
-            f"served by {short(answer.served_by)}, {answer.route or 'route unknown'}",
+            f"served by {short(answer.served_by)}, {answer.route or 'route unknown'}{onward}",
             f"cached {_number(answer.cached_tokens)} of {_number(answer.prompt_tokens)} tokens"
             f" (expected {_number(answer.expected_cached_tokens)})",
             "no text" if answer.ttft_s is None else f"first text after {seconds(answer.ttft_s)}",
@@ -146,7 +149,8 @@ def status_table(status: Mapping[str, Any]) -> Table:
     table.add_row(
         "requests",
         f"{_number(requests.get('received'))} received: {_number(requests.get('served_local'))} served here,"
-        f" {_number(requests.get('forwarded'))} forwarded, {_number(requests.get('failed'))} failed;"
+        f" {_number(requests.get('forwarded'))} forwarded, {_number(requests.get('refused'))} refused,"
+        f" {_number(requests.get('failed'))} failed;"
         f" {_number(requests.get('served_for_peers'))} served for peers",
     )
     table.add_row(

@@ -280,7 +280,8 @@ def _reason(peer: Peer, now: float) -> str:
     if status is PeerStatus.SUSPECT:
         return f"suspect: last heard of {now - peer.detector.heard_at:.1f} s ago"
     if status is PeerStatus.PAUSED:
-        return f"paused for another {peer.usable_from - now:.1f} s"
+        left_s = peer.usable_from - now
+        return f"paused for another {f'{left_s:.1f} s' if left_s >= 1 else f'{left_s * 1000:.0f} ms'}"
     if status is PeerStatus.ALIVE:
         return "its round trip is not measured yet"
     return str(status)

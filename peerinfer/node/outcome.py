@@ -133,10 +133,10 @@ def noted(node: Context, decision: Decision, error: RequestError) -> RequestErro
 
 
 def _note(node: Context, decision: Decision, error: Exception) -> None:
-    """Note once what a request ended with; a request that was wrong itself is no failure of ours."""
+    """Note once what a request ended with; one that was wrong itself is refused, no failure of ours."""
     if decision.error is not None:
         return
     decision.error = error.message if isinstance(error, RequestError) else repr(error)
     decision.ended_at = trio.current_time()
-    if not isinstance(error, RequestError) or error.status >= 500:
-        node.requests["failed"] += 1
+    refused = isinstance(error, RequestError) and error.status < 500
+    node.requests["refused" if refused else "failed"] += 1

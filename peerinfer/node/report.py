@@ -26,7 +26,7 @@ def status(node: Context, *, uptime_s: float) -> dict[str, object]:
         "uptime_s": uptime_s,
         "requests": {
             kind: node.requests[kind]
-            for kind in ("received", "served_local", "forwarded", "served_for_peers", "failed")
+            for kind in ("received", "served_local", "forwarded", "served_for_peers", "refused", "failed")
         },
         "cache": {
             "pages": len(node.view.own),

@@ -18,7 +18,14 @@ STATUS = {
     "engine_state": "ready",
     "incarnation": 1,
     "uptime_s": 3725.0,
-    "requests": {"received": 5, "served_local": 2, "forwarded": 2, "served_for_peers": 7, "failed": 1},
+    "requests": {
+        "received": 5,
+        "served_local": 2,
+        "forwarded": 2,
+        "served_for_peers": 7,
+        "refused": 0,
+        "failed": 1,
+    },
     "cache": {"pages": 12, "capacity_pages": 4096, "page_size": 16, "source": "events"},
     "load": {
         "running": 1,

@@ -31,6 +31,23 @@ def test_ask_streams_the_answer_to_stdout_and_its_provenance_to_stderr(scripted_
     assert (body["model"], body["max_tokens"], body["stream"]) == ("tiny", 5, True)
 
 
+def test_ask_names_all_who_served_a_part_of_the_answer(scripted_node: Any) -> None:
+    """An answer that broke off twice went on at two others; who refused, and a second try, are no parts."""
+    outcomes = [
+        ("CCCCCC", "slower"),
+        ("BBBBBB", "broken"),
+        ("CCCCCC", "broken"),
+        ("CCCCCC", "broken"),
+        ("DDDDDD", "served"),
+    ]
+    attempts = [{"peer_id": f"12D3KooWaaa{peer}", "outcome": outcome} for peer, outcome in outcomes]
+    scripted_node.json["/peerinfer/v1/requests/req-1"] = {"attempts": attempts}
+    result = run("ask", "Hi", "--api", scripted_node.url)
+    assert result.stderr.startswith("served by …BBBBBB, forwarded, then by …CCCCCC, then by …DDDDDD · ")
+    answer = json.loads(run("ask", "Hi", "--json", "--api", scripted_node.url).stdout)
+    assert [peer[-6:] for peer in answer["servers"]] == ["BBBBBB", "CCCCCC", "DDDDDD"]
+
+
 def test_ask_json_prints_one_object_and_nothing_else(scripted_node: Any) -> None:
     result = run("ask", "Hi", "--json", PEERINFER_API=scripted_node.url)
     answer = json.loads(result.stdout)
@@ -40,6 +57,7 @@ def test_ask_json_prints_one_object_and_nothing_else(scripted_node: Any) -> None
     assert answer == {
         "request_id": "req-1",
         "served_by": "12D3KooWaaaBBBBBB",
+        "servers": ["12D3KooWaaaBBBBBB"],
         "route": "forwarded",
         "expected_cached_tokens": 32,
         "cached_tokens": 32,
@@ -130,7 +148,9 @@ def test_status_is_readable(scripted_node: Any) -> None:
     assert "12D3KooWMeMeMe" in lines["peer"]
     assert "simulated, ready" in lines["engine"]
     assert "1 h 2 min" in lines["up for"]
-    assert "5 received: 2 served here, 2 forwarded, 1 failed; 7 served for peers" in lines["requests"]
+    assert (
+        "5 received: 2 served here, 2 forwarded, 0 refused, 1 failed; 7 served for peers" in lines["requests"]
+    )
     assert "12 of 4,096 pages of 16 tokens" in lines["cache"]
     assert "1 running, 0 queued, prefill 250 tokens/s, decode 41 tokens/s" in lines["load"]
     assert "3 request" in lines["dropped"]

@@ -123,6 +123,8 @@ def test_what_is_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
         (("join", "/ip4/192.0.2.7/tcp/4001"), "'/p2p/…' is missing"),
         (("join", f"/ip4/0.0.0.0/tcp/1/p2p/{PEER}", "--engine", "simulated"), "where a node listens"),
         (("join",), "whom to join?"),
+        (("serve", "--allow-peer", PEER, "--deny-peer", PEER), "is both allowed and denied"),
+        (("bootstrap", "--allow-peer", PEER, "--deny-peer", PEER), "is both allowed and denied"),
         (("serve", "--listen", "/ip4/0.0.0.0"), "/tcp/PORT must follow"),
         (("serve", "--http", "8000"), "give HOST:PORT"),
         (("serve", "--policy", "fastest"), "'cost', 'longest-prefix', 'local', 'round-robin', 'random'"),
@@ -151,6 +153,13 @@ def test_a_mistake_is_one_line_and_status_2(tmp_path: Path, arguments: tuple[str
     assert result.exit_code == 2, result.output
     assert reason in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_bootstrap_peers_help_speaks_of_no_http_port() -> None:
+    """It has no HTTP face: what its options say must not send anybody looking for one."""
+    options = run("bootstrap", "--help").stdout.partition("Options:")[2]
+    assert "HTTP" not in options
+    assert "one per HTTP port" in " ".join(run("serve", "--help").stdout.split())
 
 
 def test_a_missing_default_model_is_told_where_nobody_can_be_asked(

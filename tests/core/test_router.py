@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -165,6 +166,15 @@ def test_unusable_peers_are_skipped_and_the_reason_told() -> None:
     assert list(skipped) == [A, B, C, D]
     assert (skipped[A], skipped[B], skipped[C]) == ("suspect: last heard of 1.5 s ago", "loading", "draining")
     assert skipped[D].startswith("paused for another ")
+    assert skipped[D].endswith(" s")
+
+
+def test_a_pause_of_less_than_a_second_is_told_in_milliseconds() -> None:
+    """`0.0 s` would say that there is none."""
+    swarm = Swarm()
+    swarm.hear(D, LONG, paused_for_s=0.04)
+    ((_, reason),) = swarm.rank(prompt(LONG)).skipped
+    assert re.fullmatch(r"paused for another \d\d ms", reason), reason
 
 
 @pytest.mark.parametrize("policy", ["cost", "longest-prefix", "round-robin", "random"])
