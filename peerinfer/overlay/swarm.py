@@ -241,6 +241,9 @@ class Swarm:
             for each in await resolve(addr, limiter=None if given else self._learned_names):
                 if not given and not dialable([str(each)], loopback=self._loopback):
                     continue  # a name can stand for what no peer may announce
+                if str(each) in advertised(_listening(self.host)):  # homes have the same private networks
+                    failure = DialError("that is this node's own address")
+                    continue
                 try:
                     await dial(self.host, peer, each)
                     self._known.reached(peer, addr, now_s=time.time())
@@ -324,10 +327,13 @@ def _advertise(announce: Sequence[str], mapping: PortMapping, listening: list[An
     return [Multiaddr(addr) for addr in announce or (*mapping.addrs, *advertised(as_strings(listening)))]
 
 
+def _listening(host: Host) -> list[str]:
+    return as_strings(addr for each in host.network.listeners.values() for addr in each.get_addrs())
+
+
 def _ports(host: Host) -> list[int]:
     """Which of this machine's ports are to be reached by IPv4."""
-    listening = as_strings(addr for each in host.network.listeners.values() for addr in each.get_addrs())
-    return sorted({int(addr.split("/")[4]) for addr in listening if addr.startswith("/ip4/")})
+    return sorted({int(addr.split("/")[4]) for addr in _listening(host) if addr.startswith("/ip4/")})
 
 
 _KINDS = {REQUEST_PROTOCOL: "request", SNAPSHOT_PROTOCOL: "snapshot"}
