@@ -52,7 +52,7 @@ def test_a_node_says_how_to_use_and_join_it_and_stops_within_3_s(
 
 
 def test_json_is_one_object_and_its_addresses_work(tmp_path: Path) -> None:
-    """A second node joins by the first one's address; both stay up until told; the first hears its goodbye."""
+    """A second node joins by the first one's address; both stay up until told, and it says goodbye."""
     with running(
         tmp_path / "1", *simulated(tmp_path / "1", "serve", "--http", "127.0.0.1:0", "--json")
     ) as first:
