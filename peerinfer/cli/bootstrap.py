@@ -70,6 +70,7 @@ async def _run(options: NodeOptions, data_dir: Path) -> None:
             http=None,
             model=None,
             engine=None,
+            closed=options.swarm_key is not None,
             swarm_key=options.swarm_key_shown,
         )
         show_ready(ready, as_json=options.as_json)

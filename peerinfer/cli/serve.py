@@ -141,6 +141,7 @@ async def _run(
             model=peer.node.info.model,
             engine=peer.node.info.kind,
             engine_state=str(status["engine_state"]),
+            closed=options.swarm_key is not None,
             swarm_key=options.swarm_key_shown,
             has_api_key=bool(config.http.api_key),
             api_key_file=options.api_key_file_shown,
