@@ -155,7 +155,7 @@ def status_table(status: Mapping[str, Any]) -> Table:
         rows.append(("role", f"{status['role']}: {INTRODUCES}"))
     key_id = status.get("swarm_key_id")
     rows.append(("swarm", "open" if key_id is None else f"closed, key {key_id}"))
-    rows.append(("links", links_line(network, serves=serves)))
+    rows.append(("links", links_line(network)))
     unreached = network.get("unreached") or ()
     rows += [("not joined", f"{each.get('addr', '-')}: {each.get('reason', '-')}") for each in unreached]
     if network.get("reservations") or not serves:
@@ -218,13 +218,15 @@ def peers_table(known: list[Mapping[str, Any]]) -> Table:
     return table
 
 
-def links_line(network: Mapping[str, Any], *, serves: bool) -> str:
+def links_line(network: Mapping[str, Any]) -> str:
     """Whether a node is in a swarm, or alone."""
     links, relayed = network.get("links"), network.get("relayed_links")
-    if links == 0:
-        return "none: it serves alone" if serves else "none"
-    through = f", {relayed} of them through a relay" if relayed else ""
-    return f"{_number(links)}{through}"
+    line = "none" if links == 0 else _number(links)
+    if relayed:
+        line += f", {relayed} of them through a relay"
+    if network.get("peers") == 0:
+        line += ": it serves alone" if links == 0 else "; none serves what it serves: it serves alone"
+    return line
 
 
 def load_line(load: Mapping[str, Any]) -> str:

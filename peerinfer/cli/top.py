@@ -84,4 +84,4 @@ async def _watch(api: NodeApi, interval_s: float, times: int | None, show: Calla
 async def _look(client: NodeClient) -> View:
     status = await client.get("/peerinfer/v1/status")
     peers = await client.get("/peerinfer/v1/peers")
-    return {"status": status, "peers": peers.get("peers") or []}
+    return {"status": status, "peers": peers.get("peers") or peers.get("links") or []}

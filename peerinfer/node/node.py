@@ -160,7 +160,8 @@ class Node:
 
     def status(self) -> dict[str, object]:
         """The body of `/peerinfer/v1/status`."""
-        return report.status(self._context, uptime_s=trio.current_time() - self._started_at)
+        now = trio.current_time()
+        return report.status(self._context, now=now, uptime_s=now - self._started_at)
 
     def peers(self) -> dict[str, object]:
         """The body of `/peerinfer/v1/peers`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from peerinfer.core.breaker import breaker_state
-from peerinfer.core.peer_view import PeerRecord
+from peerinfer.core.peer_view import PeerRecord, PeerStatus
 from peerinfer.core.types import Load
 from peerinfer.node.context import Context
 from peerinfer.node.ports import Link, Overlay
@@ -13,16 +13,18 @@ from peerinfer.node.ports import Link, Overlay
 DROPPED = ("handshake", "discovery", "gossip", "snapshot", "request", "http")
 
 
-def status(node: Context, *, uptime_s: float) -> dict[str, object]:
+def status(node: Context, *, now: float, uptime_s: float) -> dict[str, object]:
     """`/peerinfer/v1/status`."""
     info = node.engine.info
+    states = [node.view.state(record.peer, now=now) for record in node.view.peers()]
+    there = [state for state in states if state not in (PeerStatus.SUSPECT, PeerStatus.LEFT)]
     return {
         "peer_id": node.me,
         "addrs": list(node.overlay.addrs()),
         "model": info.model,
         "fingerprint": node.fingerprint.hex(),
         "swarm_key_id": node.swarm_key.key_id if node.swarm_key else None,
-        "network": network_json(node.overlay),
+        "network": network_json(node.overlay) | {"peers": len(there)},
         "policy": node.config.routing.policy,
         "engine": info.kind,
         "engine_state": str(node.engine_state),

@@ -14,7 +14,7 @@ STATUS = {
     "peer_id": "12D3KooWMeMeMe",
     "model": "tiny",
     "fingerprint": "00",
-    "network": {"links": 3, "relayed_links": 1, "unreached": [], "relays": []},
+    "network": {"links": 3, "peers": 2, "relayed_links": 1, "unreached": [], "relays": []},
     "engine": "simulated",
     "engine_state": "ready",
     "incarnation": 1,

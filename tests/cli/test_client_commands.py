@@ -161,7 +161,7 @@ def test_status_says_of_a_node_that_is_alone_that_it_is_and_why(scripted_node: A
     unreached = [
         {"addr": f"/ip4/192.0.2.{number}/tcp/1/p2p/Qm", "reason": f"reason {number}"} for number in (7, 8)
     ]
-    network = {"links": 0, "relayed_links": 0, "unreached": unreached, "relays": []}
+    network = {"links": 0, "peers": 0, "relayed_links": 0, "unreached": unreached, "relays": []}
     scripted_node.json["/peerinfer/v1/status"] |= {"network": network}
     shown = [line.rstrip() for line in run("status", "--api", scripted_node.url).stdout.splitlines()]
     at = shown.index("links       none: it serves alone")
@@ -169,6 +169,14 @@ def test_status_says_of_a_node_that_is_alone_that_it_is_and_why(scripted_node: A
         "not joined  /ip4/192.0.2.7/tcp/1/p2p/Qm: reason 7",
         "not joined  /ip4/192.0.2.8/tcp/1/p2p/Qm: reason 8",
     ]
+
+
+def test_a_node_whose_links_are_of_no_use_to_it_serves_alone_too(scripted_node: Any) -> None:
+    """Linked to a bootstrap peer, or to nodes with another model, and to nobody else."""
+    network = {"links": 2, "peers": 0, "relayed_links": 1, "unreached": [], "relays": []}
+    scripted_node.json["/peerinfer/v1/status"] |= {"network": network}
+    shown = run("status", "--api", scripted_node.url).stdout
+    assert "2, 1 of them through a relay; none serves what it serves: it serves alone" in shown
 
 
 def test_peers_has_a_line_per_peer_and_names_what_differs_at_foreign_ones(scripted_node: Any) -> None:

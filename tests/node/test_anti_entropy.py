@@ -214,6 +214,8 @@ async def test_nodes_of_another_model_share_the_overlay_and_nothing_else(autojum
     async with world(2) as swarm:
         other = await swarm.start(page_size=32)
         await _until(lambda: swarm[0].node.peers()["foreign"], 5.0)
+        network = swarm[0].node.status()["network"]
+        assert (network["links"], network["peers"]) == (2, 1)  # type: ignore[index]
         addrs = list(other_addrs(swarm, other))
         assert swarm[0].node.peers()["foreign"] == [
             {"peer_id": other.peer_id, "addrs": addrs, "link": "direct", "differs": ["page_size"]}
