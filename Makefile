@@ -5,7 +5,7 @@ READY := $(VENV)/.installed
 SGLANG_VENV ?= .venv-sglang
 
 .DEFAULT_GOAL := help
-.PHONY: chaos help venv install model demo test sim-soak lint fmt fuzz bench clean sglang-cpu test-sglang
+.PHONY: chaos help venv install model demo test sim-soak lint fmt fuzz bench clean nat sglang-cpu test-sglang
 
 help: ## Show the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ sglang-cpu: $(READY) ## Install SGLang for machines without a GPU into .venv-sgl
 
 test-sglang: sglang-cpu ## Every test that needs a real SGLang, on the CPU
 	PEERINFER_TEST_SGLANG=$(abspath $(SGLANG_VENV))/bin/python $(BIN)/python -m pytest -m sglang
+
+nat: $(READY) ## Real nodes in homes behind real NATs and a real UPnP router, made of network namespaces (root)
+	@bash tools/setup_nat.sh
+	$(BIN)/python -m pytest -m "nat or not nat" tests/nat
 
 fuzz: $(READY) ## Fuzz every parser of strangers' bytes: make fuzz CASES=10000000
 	$(BIN)/python -m tests.fuzz --cases $(or $(CASES),500000)

@@ -167,6 +167,8 @@ class AntiEntropyConfig(Section):
     """SUSPECT after this many of the intervals that the peer last promised."""
     forget_after_s: float = 300.0  # guess
     """A peer silent for this long is forgotten; a high-water mark stays."""
+    forget_left_after_s: float = 30.0  # guess: long enough to be seen
+    """The same of a peer that said goodbye, from its last link or the end of its promise on."""
     optimistic_rounds_max: int = 3  # guess
     """An optimistic insert is dropped after so many of its owner's messages in any case."""
     estimates_bytes_max: int = 256 * 1024 * 1024  # guess

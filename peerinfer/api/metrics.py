@@ -25,7 +25,7 @@ from peerinfer import __version__
 from peerinfer.api.ports import Serving
 from peerinfer.node.totals import Histogram
 
-PEER_STATES = ("alive", "suspect", "draining", "loading", "paused")
+PEER_STATES = ("alive", "suspect", "left", "draining", "loading", "paused")
 _LABELS = ("peer_id", "model", "fingerprint", "engine", "policy")
 _GAUGES = (
     ("running", "Requests that hold a slot."),

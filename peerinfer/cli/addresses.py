@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from typing import TypeVar
 
 import click
@@ -51,7 +51,8 @@ def parse_listen(text: str) -> str:
 
 def parse_announce(text: str) -> str:
     """A multiaddr that others are to dial, as given. Raises `AddressError`."""
-    _, _, port, rest = _split(text, EXAMPLE_ANNOUNCE)
+    kind, host, port, rest = _split(text, EXAMPLE_ANNOUNCE)
+    _check_dialable(kind, host)
     if rest:
         raise AddressError(f"'/{'/'.join(rest)}': nothing may follow the port, as in {EXAMPLE_ANNOUNCE}")
     _check_port(port, lowest=1)
@@ -60,7 +61,8 @@ def parse_announce(text: str) -> str:
 
 def parse_join(text: str) -> str:
     """A peer's full multiaddr, as given. Raises `AddressError`."""
-    _, _, port, rest = _split(text, EXAMPLE_JOIN)
+    kind, host, port, rest = _split(text, EXAMPLE_JOIN)
+    _check_dialable(kind, host)
     _check_port(port, lowest=1)
     if not rest:
         raise AddressError(f"'/p2p/…' is missing: the peer's id belongs at the end, as in {EXAMPLE_JOIN}")
@@ -99,6 +101,11 @@ def _split(text: str, example: str) -> tuple[str, str, str, list[str]]:
         wrong = f"'/{'/'.join(parts[2:])}': " if parts[2:] else ""
         raise AddressError(f"{wrong}/tcp/PORT must follow the host, as in {example}")
     return kind, host, parts[3], parts[4:]
+
+
+def _check_dialable(kind: str, host: str) -> None:
+    if kind in ("ip4", "ip6") and ip_address(host).is_unspecified:
+        raise AddressError(f"'{host}': that is where a node listens, not where others reach it")
 
 
 def _is_host(kind: str, host: str) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import click
 import platformdirs
-import trio
 
 from peerinfer import __version__
 from peerinfer.cli.data_dir import lock
@@ -54,7 +53,7 @@ def bootstrap(options: NodeOptions) -> None:
 async def _run(options: NodeOptions, data_dir: Path) -> None:
     from peerinfer.overlay.libp2p import LibP2POverlay
 
-    async with until_stopped(stdin=options.until_stdin_closes), AsyncExitStack() as stack:
+    async with until_stopped(stdin=options.until_stdin_closes) as stopping, AsyncExitStack() as stack:
         with starting():
             overlay = LibP2POverlay(
                 data_dir=data_dir,
@@ -71,10 +70,11 @@ async def _run(options: NodeOptions, data_dir: Path) -> None:
             http=None,
             model=None,
             engine=None,
+            closed=options.swarm_key is not None,
             swarm_key=options.swarm_key_shown,
         )
         show_ready(ready, as_json=options.as_json)
-        await trio.sleep_forever()
+        await stopping.until_told()
 
 
 class Introducer:

@@ -17,7 +17,7 @@ from peerinfer.cli.addresses import AddressError, checked, parse_join
 from peerinfer.cli.client import NodeApi, api_option, open_client
 from peerinfer.cli.errors import CommandError, run_async
 from peerinfer.cli.key import read_swarm_key, swarm_key_option
-from peerinfer.cli.ready import OPEN_SWARM, is_loopback, preferred
+from peerinfer.cli.ready import OPEN_SWARM, is_loopback, is_private, preferred
 from peerinfer.core.invite import (
     ADDRESSES_MAX,
     INVITE_CHARS_MAX,
@@ -29,50 +29,12 @@ from peerinfer.core.invite import (
 )
 from peerinfer.core.swarm_key import SwarmKey
 
-
-@click.command()
-@click.argument("addrs", nargs=-1, metavar="[ADDR]...", callback=checked(parse_join))
-@swarm_key_option
-@api_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
-def invite(addrs: tuple[str, ...], swarm_key: Path | None, api: NodeApi, as_json: bool) -> None:
-    """Print one string with which others join: the addresses of a running node, and the swarm's key.
-
-    With ADDR… it names those addresses in place of the running node's. Whoever has the string of a closed
-    swarm has its key: hand it over as you would the key.
-    """
-    key = None if swarm_key is None else read_swarm_key(swarm_key)
-    chosen = addrs or tuple(preferred(run_async(_addrs, api, key)))[:ADDRESSES_MAX]
-    if len(chosen) > ADDRESSES_MAX:
-        raise CommandError(f"an invite holds {ADDRESSES_MAX} addresses, not {len(chosen)}")
-    text = encode_invite(Invite(chosen, key))
-    if as_json:
-        key_id = None if key is None else key.key_id
-        click.echo(json.dumps({"invite": text, "addrs": list(chosen), "swarm_key_id": key_id}))
-        return
-    click.echo(text)
-    if all(is_loopback(addr) for addr in chosen):
-        click.echo("Note: it names addresses of this machine only, so only nodes on it can use it.", err=True)
-    if key is None:
-        click.echo(f"Note: {OPEN_SWARM}", err=True)
-
-
-async def _addrs(api: NodeApi, key: SwarmKey | None) -> tuple[str, ...]:
-    """Where the running node can be joined, if it is in the swarm of this key. Raises `CommandError`."""
-    async with open_client(api) as client:
-        status = await client.get("/peerinfer/v1/status")
-    node_key_id, key_id = status.get("swarm_key_id"), None if key is None else key.key_id
-    if node_key_id is not None and key is None:
-        raise CommandError(f"the swarm of the node at {api.url} has a key: give its file with --swarm-key")
-    if node_key_id != key_id:
-        raise CommandError(
-            f"the node at {api.url} is not in the swarm of this key:"
-            f" the key is {key_id or 'none'}, the node's {node_key_id or 'none'}"
-        )
-    addrs = tuple(addr for addr in status.get("addrs") or () if isinstance(addr, str))
-    if not addrs:
-        raise CommandError(f"the node at {api.url} has no address that others can dial")
-    return addrs
+RELAY_ADDRESSES_MAX = 3
+"""Of an invite's addresses; the rest are the node's own."""
+PRIVATE_ONLY = (
+    "it names addresses of a private network only, so nodes elsewhere cannot use it (--upnp or --announce"
+    " tell an address that they reach; a bootstrap peer passes connections on)."
+)
 
 
 def parse_whom(text: str) -> str:
@@ -86,6 +48,68 @@ def parse_whom(text: str) -> str:
     except InviteError as error:
         raise AddressError(str(error)) from None
     return text
+
+
+@click.command()
+@click.argument("whom", nargs=-1, metavar="[ADDR|INVITE]...", callback=checked(parse_whom))
+@swarm_key_option
+@api_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
+def invite(whom: tuple[str, ...], swarm_key: Path | None, api: NodeApi, as_json: bool) -> None:
+    """Print one string with which others join: the addresses of a running node, and the swarm's key.
+
+    With ADDR… it names those addresses in place of the running node's. The key comes from its file, or from
+    an INVITE for the same swarm; `-` reads one from stdin. Whoever has the string of a closed swarm has its
+    key: hand it over as you would the key.
+    """
+    key = None if swarm_key is None else read_swarm_key(swarm_key)
+    addrs = tuple(each for each in whom if not is_invite(each))
+    _, key = unfold([each for each in whom if is_invite(each)], key)
+    chosen = addrs or run_async(_addrs, api, key)
+    if len(chosen) > ADDRESSES_MAX:
+        raise CommandError(f"an invite holds {ADDRESSES_MAX} addresses, not {len(chosen)}")
+    text = encode_invite(Invite(chosen, key))
+    if as_json:
+        key_id = None if key is None else key.key_id
+        click.echo(json.dumps({"invite": text, "addrs": list(chosen), "swarm_key_id": key_id}))
+        return
+    click.echo(text)
+    if all(is_loopback(addr) for addr in chosen):
+        click.echo("Note: it names addresses of this machine only, so only nodes on it can use it.", err=True)
+    elif all(is_private(addr) for addr in chosen):
+        click.echo(f"Note: {PRIVATE_ONLY}", err=True)
+    if key is None:
+        click.echo(f"Note: {OPEN_SWARM}", err=True)
+
+
+async def _addrs(api: NodeApi, key: SwarmKey | None) -> tuple[str, ...]:
+    """Where the running node can be joined, if it is in the swarm of this key. Raises `CommandError`.
+
+    The relays that pass connections on to it come last: who cannot dial the node finds it through them.
+    """
+    async with open_client(api) as client:
+        status = await client.get("/peerinfer/v1/status")
+    node_key_id, key_id = status.get("swarm_key_id"), None if key is None else key.key_id
+    if node_key_id is not None and key is None:
+        raise CommandError(
+            f"the swarm of the node at {api.url} has a key: give its file with --swarm-key,"
+            " or the invite that the node joined by"
+        )
+    if node_key_id != key_id:
+        raise CommandError(
+            f"the node at {api.url} is not in the swarm of this key:"
+            f" the key is {key_id or 'none'}, the node's {node_key_id or 'none'}"
+        )
+    network = status.get("network")
+    own = _texts(status.get("addrs"))
+    relays = _texts(network.get("relays") if isinstance(network, dict) else None)[:RELAY_ADDRESSES_MAX]
+    if not own and not relays:
+        raise CommandError(f"the node at {api.url} has no address that others can dial")
+    return (*preferred(own)[: ADDRESSES_MAX - len(relays)], *relays)
+
+
+def _texts(found: object) -> list[str]:
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
 def unfold(whom: Sequence[str], key: SwarmKey | None) -> tuple[tuple[str, ...], SwarmKey | None]:

@@ -75,10 +75,8 @@ class NodeOptions:
 
     @property
     def swarm_key_shown(self) -> str | None:
-        """How the key's file is given in a shell; None for an open swarm."""
-        if self.swarm_key is None:
-            return None
-        return "FILE" if self.swarm_key_file is None else shlex.quote(str(self.swarm_key_file))
+        """As a shell takes it; None if there is none."""
+        return None if self.swarm_key_file is None else shlex.quote(str(self.swarm_key_file))
 
 
 def node_options(*, engine: bool) -> Callable[[Callable[[NodeOptions], None]], Callable[..., None]]:

@@ -18,11 +18,32 @@ from rich.console import Console
 from peerinfer.cli.output import plain_console
 
 ADDRS_SHOWN_MAX = 4
+PRIVATE = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "127.0.0.0/8",
+            "10.0.0.0/8",
+            "172.16.0.0/12",
+            "192.168.0.0/16",
+            "100.64.0.0/10",
+            "169.254.0.0/16",
+            "::1",
+            "fc00::/7",
+            "fe80::/10",
+        ),
+    )
+)
+"""Networks that many have: an address in them means something within one only."""
 OPEN_SWARM = (
     "this swarm has no key: whoever reaches an address can join it and sees the prompts sent its way"
     " (`peerinfer key new` makes one, --swarm-key uses it)."
 )
 OPEN_API = "the API has no key: whoever reaches its port can use it (--api-key-file sets one)."
+BY_INVITE = (
+    "INVITE is the one that this node joined by; `peerinfer invite -` reads that from stdin, and prints one"
+    " with this node's own addresses."
+)
 LOOPBACK_ONLY = "it listens on this machine only; give --listen /ip4/0.0.0.0/tcp/0 to let others in."
 
 
@@ -40,8 +61,10 @@ class Ready:
     engine: str | None
     """None for a bootstrap peer."""
     engine_state: str | None = None
+    closed: bool = False
+    """The swarm has a key."""
     swarm_key: str | None = None
-    """The file of a closed swarm's key, as in a shell, or FILE; None for an open swarm."""
+    """The key's file, as in a shell; None if there is none, or if the key came in an invite."""
     has_api_key: bool = False
     api_key_file: str | None = None
     """Where that is, as in a shell; None if it came in the environment."""
@@ -83,21 +106,29 @@ def print_ready(console: Console, ready: Ready) -> None:
         for line in curl_lines(ready.http, ready.model or "", key=_key_in_shell(ready)):
             console.print(f"               {line}", style="dim")
     console.print()
-    labels = ["To join it", *["or"] * (ADDRS_SHOWN_MAX - 1)]
-    key = "" if ready.swarm_key is None else f" --swarm-key {ready.swarm_key}"
-    for label, addr in zip(labels, preferred(ready.addrs), strict=False):
-        console.print(f"  {label:<11}  peerinfer join {addr}{key}")
-    if ready.http is not None and ready.swarm_key is not None:
-        api_key = "" if ready.api_key_file is None else f" --api-key-file {ready.api_key_file}"
-        console.print(
-            f"  or by        peerinfer invite --swarm-key {ready.swarm_key} --api {ready.http}{api_key}"
-        )
+    for label, command in joining(ready):
+        console.print(f"  {label:<11}  {command}")
     if not ready.addrs:
         console.print("  Nobody can join it yet: it has no address that others can dial.")
     console.print()
     for note in notes(ready):
         console.print(f"  Note: {note}", style="dim")
     console.print("  Ctrl-C stops it.", style="dim")
+
+
+def joining(ready: Ready) -> list[tuple[str, str]]:
+    """The command lines by which others join, none of which wants what its reader has not."""
+    addrs = preferred(ready.addrs)[:ADDRS_SHOWN_MAX]
+    key = "" if ready.swarm_key is None else f" --swarm-key {ready.swarm_key}"
+    joins = [f"peerinfer join {addr}{key}" for addr in addrs]
+    if ready.closed and ready.swarm_key is None:
+        joins = ["peerinfer join INVITE"]
+    lines = list(zip(["To join it", *["or"] * ADDRS_SHOWN_MAX], joins, strict=False))
+    if not ready.closed or not addrs:
+        return lines
+    api_key = "" if ready.api_key_file is None else f" --api-key-file {ready.api_key_file}"
+    source = " ".join(addrs) if ready.http is None else f"--api {ready.http}{api_key}"
+    return [*lines, ("or by", f"peerinfer invite{key or ' -'} {source}")]
 
 
 def _key_in_shell(ready: Ready) -> str | None:
@@ -122,8 +153,10 @@ def notes(ready: Ready) -> list[str]:
     found = []
     if ready.addrs and all(is_loopback(addr) for addr in ready.addrs):
         found.append(LOOPBACK_ONLY)
-    elif ready.swarm_key is None:
+    elif not ready.closed:
         found.append(OPEN_SWARM)
+    if ready.closed and ready.swarm_key is None:
+        found.append(BY_INVITE)
     if ready.open_api:
         found.append(OPEN_API)
     return found
@@ -139,6 +172,16 @@ def is_loopback(addr: str) -> bool:
     """Whether a multiaddr leads to this machine only."""
     parts = addr.split("/")
     return len(parts) > 2 and _is_loopback_host(parts[2])
+
+
+def is_private(addr: str) -> bool:
+    """Whether a multiaddr leads somewhere only from within one network."""
+    parts = addr.split("/")
+    try:
+        ip = ipaddress.ip_address(parts[2]) if len(parts) > 2 else None
+    except ValueError:
+        return False
+    return ip is not None and any(ip in network for network in PRIVATE)
 
 
 def _is_loopback_host(host: str) -> bool:

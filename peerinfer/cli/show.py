@@ -110,11 +110,12 @@ def peers(api: NodeApi, as_json: bool) -> None:
     content = run_async(_get, api, "/peerinfer/v1/peers")
     known, foreign = content.get("peers") or [], content.get("foreign") or []
     if not known and not foreign:
-        click.echo("no peers yet")
+        click.echo("no peers yet (`peerinfer status` says whom it does not reach)")
     if known:
         table_console().print(peers_table(known))
     for peer in foreign:
-        click.echo(f"{short(peer.get('peer_id'))} {_foreign(peer.get('differs') or ())}")
+        through = " (through a relay)" if peer.get("link") == "relayed" else ""
+        click.echo(f"{short(peer.get('peer_id'))}{through} {_foreign(peer.get('differs') or ())}")
 
 
 def _foreign(differs: Sequence[str]) -> str:
@@ -145,6 +146,10 @@ def status_table(status: Mapping[str, Any]) -> Table:
     table.add_row("engine", f"{status.get('engine', '-')}, {status.get('engine_state', '-')}")
     key_id = status.get("swarm_key_id")
     table.add_row("swarm", "open" if key_id is None else f"closed, key {key_id}")
+    network = _map(status, "network")
+    table.add_row("links", links_line(network))
+    for address in network.get("unreached") or ():
+        table.add_row("not joined", f"{address.get('addr', '-')}: {address.get('reason', '-')}")
     table.add_row("up for", duration(status.get("uptime_s")))
     table.add_row(
         "requests",
@@ -164,13 +169,13 @@ def status_table(status: Mapping[str, Any]) -> Table:
     return table
 
 
-STATE_STYLES = {"alive": "green", "suspect": "red", "paused": "yellow", "loading": "yellow"}
+STATE_STYLES = {"alive": "green", "suspect": "red", "left": "dim", "paused": "yellow", "loading": "yellow"}
 
 
 def peers_table(known: list[Mapping[str, Any]]) -> Table:
     """One line per peer."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("peer", "state"):
+    for name in ("peer", "state", "link"):
         table.add_column(name, no_wrap=True)
     for name in ("round trip", "pages", "heard"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -183,6 +188,7 @@ def peers_table(known: list[Mapping[str, Any]]) -> Table:
         table.add_row(
             short(peer.get("peer_id")),
             Text(state, style=STATE_STYLES.get(state, "")),
+            str(peer.get("link") or "-"),
             seconds(peer.get("rtt_s")),
             _number(peer.get("pages")),
             "-" if heard is None else f"{seconds(heard)} ago",
@@ -190,6 +196,15 @@ def peers_table(known: list[Mapping[str, Any]]) -> Table:
             str(addrs[0]),
         )
     return table
+
+
+def links_line(network: Mapping[str, Any]) -> str:
+    """Whether a node is in a swarm, or alone."""
+    links, relayed = network.get("links"), network.get("relayed_links")
+    if links == 0:
+        return "none: it serves alone"
+    through = f", {relayed} of them through a relay" if relayed else ""
+    return f"{_number(links)}{through}"
 
 
 def load_line(load: Mapping[str, Any]) -> str:

@@ -31,6 +31,25 @@ class Stopping:
     drain: Callable[[], Awaitable[None]] | None = None
     """On SIGTERM this comes first."""
     asked: bool = False
+    _told: trio.Event | None = None
+
+    async def until_told(self) -> None:
+        """Return when it is time to stop: what the block holds is then left in order, and says its goodbyes.
+
+        Before this is called the block is cancelled in place of it.
+        """
+        self._told = trio.Event()
+        await self._told.wait()
+
+    def stop(self) -> None:
+        """End the block, and the process in `STOP_S` whatever the block does then."""
+        timer = threading.Timer(STOP_S, os._exit, args=(0,))
+        timer.daemon = True
+        timer.start()
+        if self._told is None:
+            self.block.cancel()
+        else:
+            self._told.set()
 
 
 def signals_that_stop() -> list[signal.Signals]:
@@ -41,7 +60,7 @@ def signals_that_stop() -> list[signal.Signals]:
 
 @asynccontextmanager
 async def until_stopped(*, stdin: bool) -> AsyncIterator[Stopping]:
-    """Run the block until a signal comes, or, with `stdin`, until that ends; then cancel and leave it."""
+    """Run the block until a signal comes, or, with `stdin`, until that ends; then leave it."""
     stopping = Stopping()
     async with trio.open_nursery() as nursery:
         with stopping.block:
@@ -62,12 +81,12 @@ async def _stop_on_signal(stopping: Stopping, nursery: trio.Nursery) -> None:
             if received == signal.SIGTERM and stopping.drain is not None:
                 nursery.start_soon(_drain, stopping, stopping.drain)
             else:
-                _stop(stopping.block)
+                stopping.stop()
 
 
 async def _drain(stopping: Stopping, drain: Callable[[], Awaitable[None]]) -> None:
     await drain()
-    _stop(stopping.block)
+    stopping.stop()
 
 
 async def _stop_on_stdin_end(stopping: Stopping) -> None:
@@ -80,12 +99,4 @@ async def _stop_on_stdin_end(stopping: Stopping) -> None:
         raise CommandError(
             "--until-stdin-closes wants a pipe as stdin, kept open by who started it"
         ) from None
-    _stop(stopping.block)
-
-
-def _stop(block: trio.CancelScope) -> None:
-    """Cancel the block, and end the process in `STOP_S` whatever it does then."""
-    timer = threading.Timer(STOP_S, os._exit, args=(0,))
-    timer.daemon = True
-    timer.start()
-    block.cancel()
+    stopping.stop()

@@ -30,6 +30,8 @@ class PeerStatus(StrEnum):
 
     ALIVE = "alive"
     SUSPECT = "suspect"
+    LEFT = "left"
+    """It said that it leaves, and is silent or not linked any more: no crash."""
     DRAINING = "draining"
     LOADING = "loading"
     PAUSED = "paused"
@@ -77,6 +79,7 @@ class Peer:
 
     __slots__ = (
         "_config",
+        "_forget_left_after_s",
         "_rates",
         "_round_trips",
         "addrs",
@@ -132,6 +135,7 @@ class Peer:
         self.error = PredictionError()
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS_KEPT)
         self._config = config.routing
+        self._forget_left_after_s = config.anti_entropy.forget_left_after_s
         self._rates = rates
         self.renew(incarnation)
 
@@ -214,12 +218,18 @@ class Peer:
     def status(self, *, now: float) -> PeerStatus:
         """What the peer is to us."""
         if now >= self.detector.suspect_at:
-            return PeerStatus.SUSPECT
+            return PeerStatus.LEFT if self.state is NodeState.DRAINING else PeerStatus.SUSPECT
         if self.state is NodeState.DRAINING:
             return PeerStatus.DRAINING
         if self.state is NodeState.LOADING:
             return PeerStatus.LOADING
         return PeerStatus.PAUSED if now < self.usable_from else PeerStatus.ALIVE
+
+    def is_over(self, *, now: float) -> bool:
+        """Whether it was silent for so long, or gone for so long after its goodbye, that it is forgotten."""
+        leaving = self.state is NodeState.DRAINING
+        left_over_at = self.detector.suspect_at + self._forget_left_after_s if leaving else inf
+        return now >= min(self.detector.forget_at, left_over_at)
 
     def record(self) -> PeerRecord:
         """The peer as it is now, for whoever must not change it."""

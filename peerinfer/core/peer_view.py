@@ -273,13 +273,13 @@ class PeerView:
     def restart_clocks(self, *, now: float) -> None:
         """This node was frozen: whoever was not suspect before is given its whole time again."""
         for known in self._peers.values():
-            if known.reported is not PeerStatus.SUSPECT:
+            if known.reported not in (PeerStatus.SUSPECT, PeerStatus.LEFT):
                 known.detector.restart(now=now)
 
     def expire(self, *, now: float) -> list[Change]:
-        """Forget who was silent for too long, and tell who became what since the last call, by peer id."""
+        """Forget who was silent for too long or has left; tell who became what since the last call, by id."""
         for known in list(self._peers.values()):
-            if now >= known.detector.forget_at:
+            if known.is_over(now=now):
                 self._forget(known, now=now)
                 continue
             status = known.status(now=now)

@@ -99,6 +99,18 @@ class Link:
 
     addrs: tuple[str, ...]
     """Multiaddrs under which it was reached or that it announced, without `/p2p/…`."""
+    relayed: bool = False
+    """All its connections go through a third peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a node stands in the network, for people."""
+
+    unreached: Mapping[str, str]
+    """Addresses that it was told to join through and whose peers are not linked, and why, as tried last."""
+    relays: tuple[str, ...]
+    """Multiaddrs, with `/p2p/…`, of peers through which this node is reached where it cannot be dialled."""
 
 
 class OverlaySink(Protocol):
@@ -141,6 +153,9 @@ class Overlay(Protocol):
 
     def links(self) -> Mapping[PeerId, Link]:
         """The peers that are connected now."""
+
+    def standing(self) -> Standing:
+        """Whom it was told to join and does not reach, and who passes connections on to it."""
 
     async def publish(self, payload: bytes) -> None:
         """Send to everybody on the swarm's topic, at most once, in no order."""

@@ -6,6 +6,7 @@ from peerinfer.core.breaker import breaker_state
 from peerinfer.core.peer_view import PeerRecord
 from peerinfer.core.types import Load
 from peerinfer.node.context import Context
+from peerinfer.node.ports import Link
 
 DROPPED = ("handshake", "discovery", "gossip", "snapshot", "request", "http")
 
@@ -13,12 +14,19 @@ DROPPED = ("handshake", "discovery", "gossip", "snapshot", "request", "http")
 def status(node: Context, *, uptime_s: float) -> dict[str, object]:
     """`/peerinfer/v1/status`."""
     info = node.engine.info
+    links, standing = node.overlay.links(), node.overlay.standing()
     return {
         "peer_id": node.me,
         "addrs": list(node.overlay.addrs()),
         "model": info.model,
         "fingerprint": node.fingerprint.hex(),
         "swarm_key_id": node.swarm_key.key_id if node.swarm_key else None,
+        "network": {
+            "links": len(links),
+            "relayed_links": sum(link.relayed for link in links.values()),
+            "unreached": [{"addr": addr, "reason": why} for addr, why in standing.unreached.items()],
+            "relays": list(standing.relays),
+        },
         "policy": node.config.routing.policy,
         "engine": info.kind,
         "engine_state": str(node.engine_state),
@@ -48,18 +56,30 @@ def status(node: Context, *, uptime_s: float) -> dict[str, object]:
 def peers(node: Context, *, now: float) -> dict[str, object]:
     """`/peerinfer/v1/peers`: the swarm as this node sees it, foreign nodes with the field that differs."""
     links = node.overlay.links()
-    known = [_peer_json(node, record, now) for record in node.view.peers()]
+    known = [_peer_json(node, record, links.get(record.peer), now) for record in node.view.peers()]
     foreign = [
-        {"peer_id": peer, "addrs": list(links[peer].addrs) if peer in links else [], "differs": list(fields)}
+        {
+            "peer_id": peer,
+            "addrs": list(links[peer].addrs) if peer in links else [],
+            "link": _link_json(links.get(peer)),
+            "differs": list(fields),
+        }
         for peer, fields in sorted(node.foreign.items())
     ]
     return {"peers": known, "foreign": foreign}
 
 
-def _peer_json(node: Context, record: PeerRecord, now: float) -> dict[str, object]:
+def _link_json(link: Link | None) -> str | None:
+    if link is None:
+        return None
+    return "relayed" if link.relayed else "direct"
+
+
+def _peer_json(node: Context, record: PeerRecord, link: Link | None, now: float) -> dict[str, object]:
     return {
         "peer_id": record.peer,
         "addrs": list(record.addrs),
+        "link": _link_json(link),
         "state": str(node.view.state(record.peer, now=now)),
         "rtt_s": record.round_trip_s,
         "prediction_error_s": record.prediction_error_s,

@@ -99,6 +99,10 @@ class Circuits:
         scope = self._reserving[peer] = trio.CancelScope()
         self._nursery.start_soon(self._keep_reserved, peer, scope)
 
+    def reserved(self) -> list[PeerId]:
+        """The relays that pass connections on to this node."""
+        return sorted(peer for peer in self._reserving if self._dialled(peer) and self._speaks(peer))
+
     def addrs_of_last_resort(self, peer: PeerId) -> list[str]:
         """Under which a peer may be reached that cannot be dialled; of many others the next time."""
         relays = [relay for relay in self._relays() if relay != peer]

@@ -15,7 +15,7 @@ import trio
 
 from peerinfer.core.frames import Ask, Frame, Request
 from peerinfer.core.types import PeerId
-from peerinfer.node.ports import Call, Link, Overlay, OverlaySink, PeerLostError
+from peerinfer.node.ports import Call, Link, Overlay, OverlaySink, PeerLostError, Standing
 
 HELD_FRAMES_MAX = 1024
 """Frames of one call that are under way; a sender that is further ahead waits, as on a real link."""
@@ -59,6 +59,9 @@ class DelayedOverlay:
 
     def links(self) -> Mapping[PeerId, Link]:
         return self._inner.links()
+
+    def standing(self) -> Standing:
+        return self._inner.standing()
 
     async def publish(self, payload: bytes) -> None:
         await self._inner.publish(payload)

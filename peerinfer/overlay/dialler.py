@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
 from peerinfer.config import OverlayConfig
 from peerinfer.core.types import PeerId
 from peerinfer.overlay.backoff import TokenBucket, backoff_s
+from peerinfer.overlay.reasons import NO_ANSWER
 
 log = logging.getLogger("peerinfer.overlay")
 
@@ -56,6 +57,8 @@ class _Target:
     dialling: bool = False
     unreachable: str | None = None
     """The reason that was told last."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why each address failed last, since the last link."""
 
     def addrs(self) -> tuple[str, ...]:
         """All of them, the given ones first."""
@@ -117,6 +120,7 @@ class Dialler:
         if target := self._targets.get(peer):
             target.heard_at = trio.current_time()
             target.unreachable = None
+            target.reasons.clear()
 
     def link_down(self, peer: PeerId) -> None:
         """The peer is not connected any more."""
@@ -134,6 +138,15 @@ class Dialler:
         """Leave a peer alone for a while."""
         if target := self._targets.get(peer):
             target.refused_until = target.due_at = trio.current_time() + for_s
+
+    def unreached(self) -> dict[str, str]:
+        """The given addresses, with `/p2p/…`, of peers that are not linked, and why."""
+        return {
+            f"{addr}/p2p/{target.peer}": target.reasons.get(addr, "not tried yet")
+            for target in self._targets.values()
+            if target.peer not in self._linked_at
+            for addr in target.given
+        }
 
     async def run(self) -> None:
         """Dial whoever is due, for ever."""
@@ -174,9 +187,11 @@ class Dialler:
             for addr in target.addrs():
                 if target.peer in self._linked_at:
                     break
-                reason = await self._failure(target.peer, addr)
-                if reason is None:
+                failure = await self._failure(target.peer, addr)
+                if failure is None:
+                    reason = None
                     break
+                reason, target.reasons[addr] = f"{addr}: {failure}", failure
             else:
                 for addr in self._last_resort(target.peer):
                     if target.peer in self._linked_at or await self._failure(target.peer, addr) is None:
@@ -192,11 +207,11 @@ class Dialler:
             with trio.fail_after(self._config.dial_timeout_s):
                 await self._dial(peer, addr)
         except trio.TooSlowError:
-            return f"{addr}: no answer within {self._config.dial_timeout_s:g} s"
+            return NO_ANSWER.format(self._config.dial_timeout_s)
         except DialError as error:
-            return f"{addr}: {error}"
+            return str(error)
         except Exception as error:  # its fault or ours, and no reason to dial nobody any more
-            return f"{addr}: {error!r}"
+            return repr(error)
         return None
 
     def _failed(self, target: _Target, reason: str) -> None:

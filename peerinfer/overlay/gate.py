@@ -22,6 +22,7 @@ from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.overlay.backoff import Rates
 from peerinfer.overlay.contained import contained
+from peerinfer.overlay.reasons import root_of
 from peerinfer.overlay.swarm_stream import SwarmStream
 
 log = logging.getLogger("peerinfer.overlay")
@@ -130,14 +131,3 @@ def _network_of(connection: Any, listening: Any) -> str:
 def _shown(reason: str) -> str:
     """A reason as a log may have it: the library quotes what strangers sent."""
     return "".join(each if each.isprintable() else "?" for each in reason[:REASON_CHARS_MAX])
-
-
-def root_of(error: BaseException) -> str:
-    """What is at the bottom of the library's nested errors, in a few words."""
-    while True:
-        if isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        elif error.__cause__ is not None:
-            error = error.__cause__
-        else:
-            return getattr(error, "strerror", None) or str(error) or type(error).__name__

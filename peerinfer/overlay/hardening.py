@@ -21,6 +21,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.exceptions import ParseError
 from libp2p.kad_dht import kad_dht as kad_dht_module
 from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.protocol_muxer import multiselect_communicator
 from libp2p.pubsub import gossipsub as gossipsub_module
@@ -182,6 +183,26 @@ def keep_subscriptions(pubsub: Any) -> None:
             forget(peer)
 
     pubsub._forget_all_subscriptions = forget_if_gone
+
+
+def open_gossip_again(pubsub: Any) -> None:
+    """A stream for gossip whose negotiation has failed is not tried again while the link stands.
+
+    The library tries on, with backoff, after one kind of error, and a peer that is busy for the seconds of a
+    negotiation ends in another: it then misses all that this node publishes itself. Only who says that it
+    does not speak the protocol is taken at its word.
+    """
+    register = pubsub._handle_new_peer
+
+    async def register_or_try_on(peer: Any) -> None:
+        try:
+            await register(peer)
+        except Exception as error:
+            if str(error.__cause__).startswith("protocols not supported"):
+                raise
+            raise SwarmException(f"no stream for gossip: {error!r}") from error
+
+    pubsub._handle_new_peer = register_or_try_on
 
 
 async def _grant_window_in_halves(self: Any, *, bytes_read: int = 0) -> None:

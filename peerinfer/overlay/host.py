@@ -115,6 +115,7 @@ def build_host(
         router = _router()
         pubsub = Pubsub(host, router, strict_signing=True, seen_ttl=30)
         hardening.keep_subscriptions(pubsub)
+        hardening.open_gossip_again(pubsub)
         hardening.bound_gossip_memory(pubsub, router)
     dht = KadDHT(host, DHTMode.SERVER, enable_random_walk=True, max_peers_per_subnet=0)
     hardening.keep_no_values(dht)

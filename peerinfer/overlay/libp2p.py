@@ -14,7 +14,7 @@ from libp2p.peer.id import ID
 from peerinfer.config import OverlayConfig
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
-from peerinfer.node.ports import Call, Link, OverlaySink
+from peerinfer.node.ports import Call, Link, OverlaySink, Standing
 from peerinfer.overlay.addresses import (
     check_free,
     parse_announced_address,
@@ -97,6 +97,10 @@ class LibP2POverlay:
     def links(self) -> Mapping[PeerId, Link]:
         """The peers that are connected now."""
         return self._swarm.links.links() if self._swarm else {}
+
+    def standing(self) -> Standing:
+        """How this node stands in the network."""
+        return self._swarm.standing() if self._swarm else Standing(unreached={}, relays=())
 
     async def publish(self, payload: bytes) -> None:
         """Send to everybody on the swarm's topic, at most once, in no order."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import trio
+from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
 from libp2p.rcmgr import Direction
 
@@ -18,7 +20,7 @@ from peerinfer.core.types import PeerId
 from peerinfer.node.ports import Link
 from peerinfer.overlay.addresses import as_strings, dialable
 from peerinfer.overlay.contained import contained
-from peerinfer.overlay.host import Host, abort, is_open
+from peerinfer.overlay.host import Host, abort, is_open, is_relayed
 from peerinfer.overlay.liveness import Liveness
 
 GONE_S = 1.0
@@ -55,7 +57,7 @@ class Links:
         for peer, link in self._links.items():
             if not link.addrs:
                 self._links[peer] = Link(addrs=self._addrs(peer))
-        return dict(self._links)
+        return {peer: replace(link, relayed=self._is_relayed(peer)) for peer, link in self._links.items()}
 
     async def run(self, *, up: Callable[[PeerId], None], down: Callable[[PeerId, Link], None]) -> None:
         """Tell of changes in their order, for ever.
@@ -115,6 +117,11 @@ class Links:
             link = self.links()[peer]
             del self._links[peer]
             self._tell.send_nowait((peer, link))
+
+    def _is_relayed(self, peer: PeerId) -> bool:
+        connections = filter(is_open, self._host.network.get_connections(ID.from_base58(peer)))
+        relayed = [is_relayed(each) for each in connections]
+        return bool(relayed) and all(relayed)
 
     def _connections(self, peer: PeerId) -> list[Any]:
         return [

@@ -25,7 +25,7 @@ from peerinfer.config import OverlayConfig
 from peerinfer.core.errors import WireError
 from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
-from peerinfer.node.ports import Link, OverlaySink, PeerLostError
+from peerinfer.node.ports import Link, OverlaySink, PeerLostError, Standing
 from peerinfer.overlay.addresses import (
     AddressInUseError,
     advertised,
@@ -40,12 +40,13 @@ from peerinfer.overlay.contained import contained
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.discovery import Discovery
 from peerinfer.overlay.flood import Flood
-from peerinfer.overlay.gate import Gate, root_of
+from peerinfer.overlay.gate import Gate
 from peerinfer.overlay.hardening import Report, guard_gossip, services_running
 from peerinfer.overlay.host import Host, abort, build_host, dial, open_stream
 from peerinfer.overlay.known_peers import KnownPeers
 from peerinfer.overlay.links import Links
 from peerinfer.overlay.pull import SNAPSHOT_PROTOCOL, Pull
+from peerinfer.overlay.reasons import root_of
 from peerinfer.overlay.relay import Relay
 from peerinfer.overlay.stream_errors import STREAM_ERRORS
 from peerinfer.overlay.streams import REQUEST_PROTOCOL, Streams
@@ -195,13 +196,29 @@ class Swarm:
         """Addresses that a peer announced."""
         self._offer(peer, addrs, announced=True)
 
+    def standing(self) -> Standing:
+        """How this node stands in the network."""
+        links = self.links.links()
+        relays = [relay for relay in self._circuits.reserved() if relay in links]
+        return Standing(
+            unreached={**self._not_dialled(), **self._dialler.unreached()},
+            relays=tuple(f"{addr}/p2p/{relay}" for relay in relays for addr in links[relay].addrs),
+        )
+
+    def _not_dialled(self) -> dict[str, str]:
+        """Addresses to join through that are of no use, and why."""
+        own, unwanted = "that is this node itself", "this node's lists of peers do not want it"
+        return {
+            f"{addr}/p2p/{peer}": own if peer == self._settings.me else unwanted
+            for peer, addr in self._settings.join
+            if peer == self._settings.me or not self._settings.wants(peer)
+        }
+
     def _act(self, nursery: trio.Nursery) -> None:
         self._loopback = on_loopback(advertised(self._settings.listen))
-        for peer, addr in self._settings.join:
-            if self._settings.wants(peer):
-                self._dialler.give([(peer, addr)])
-            else:
-                log.warning("peer=%s is not wanted by the lists of peers, and not joined through", peer)
+        for addr, why in self._not_dialled().items():
+            log.warning("%s is not joined through: %s", addr, why)
+        self._dialler.give(join for join in self._settings.join if self._settings.wants(join[0]))
         for peer, addrs in self._known.load(now_s=time.time()).items():
             if is_peer_id(peer):
                 self._found(peer, addrs)
@@ -241,6 +258,9 @@ class Swarm:
             for each in await resolve(addr, limiter=None if given else self._learned_names):
                 if not given and not dialable([str(each)], loopback=self._loopback):
                     continue  # a name can stand for what no peer may announce
+                if str(each) in advertised(_listening(self.host)):  # homes have the same private networks
+                    failure = DialError("that is this node's own address")
+                    continue
                 try:
                     await dial(self.host, peer, each)
                     self._known.reached(peer, addr, now_s=time.time())
@@ -324,10 +344,13 @@ def _advertise(announce: Sequence[str], mapping: PortMapping, listening: list[An
     return [Multiaddr(addr) for addr in announce or (*mapping.addrs, *advertised(as_strings(listening)))]
 
 
+def _listening(host: Host) -> list[str]:
+    return as_strings(addr for each in host.network.listeners.values() for addr in each.get_addrs())
+
+
 def _ports(host: Host) -> list[int]:
     """Which of this machine's ports are to be reached by IPv4."""
-    listening = as_strings(addr for each in host.network.listeners.values() for addr in each.get_addrs())
-    return sorted({int(addr.split("/")[4]) for addr in listening if addr.startswith("/ip4/")})
+    return sorted({int(addr.split("/")[4]) for addr in _listening(host) if addr.startswith("/ip4/")})
 
 
 _KINDS = {REQUEST_PROTOCOL: "request", SNAPSHOT_PROTOCOL: "snapshot"}

@@ -19,6 +19,7 @@ from peerinfer.core.types import Load, PeerId
 if TYPE_CHECKING:
     from peerinfer.sim.place import Place
 
+GONE = (PeerStatus.SUSPECT, PeerStatus.LEFT)
 SLACK_S = 1e-6
 """Sums of floats."""
 
@@ -86,7 +87,7 @@ class LivenessChecker:
         now, config = trio.current_time(), place.node.context.config.anti_entropy
         for peer in place.node.context.view.candidates():
             heard = self._heard.get((place.peer_id, peer.peer))
-            if heard is None or heard.link_lost or peer.status(now=now) is not PeerStatus.SUSPECT:
+            if heard is None or heard.link_lost or peer.status(now=now) not in GONE:
                 continue
             patience_s = min(config.suspect_after * heard.promised_s, config.forget_after_s)
             if now - heard.at < patience_s - SLACK_S:

@@ -18,7 +18,7 @@ from peerinfer.config import OverlayConfig
 from peerinfer.core.errors import WireError
 from peerinfer.core.frames import Ask, Frame, Request
 from peerinfer.core.types import PeerId
-from peerinfer.node.ports import Call, Link, OverlaySink, PeerLostError
+from peerinfer.node.ports import Call, Link, OverlaySink, PeerLostError, Standing
 from peerinfer.overlay.dialler import DialError, Dialler
 from peerinfer.overlay.exchange import IncomingExchange, OutgoingExchange
 from peerinfer.overlay.single_error import single_error
@@ -92,6 +92,10 @@ class SimOverlay:
     def links(self) -> Mapping[PeerId, Link]:
         """The peers that are connected now."""
         return {peer: Link(addrs=(_addr(peer),)) for peer in self.connections}
+
+    def standing(self) -> Standing:
+        """There are no relays here."""
+        return Standing(unreached=self._dialler.unreached(), relays=())
 
     async def publish(self, payload: bytes) -> None:
         """Send to everybody on the topic, at most once, in no order."""

@@ -15,7 +15,7 @@ from peerinfer.config import Config, HttpConfig
 from peerinfer.core.types import PeerId
 from peerinfer.engine.simulated import SimulatedEngine
 from peerinfer.node.node import Node
-from peerinfer.node.ports import Call, Link, OverlaySink, PeerLostError
+from peerinfer.node.ports import Call, Link, OverlaySink, PeerLostError, Standing
 from tests.api.scripted import ME, raw_post
 from tests.api.test_status import validator
 
@@ -37,6 +37,9 @@ class AloneOverlay:
 
     def links(self) -> Mapping[PeerId, Link]:
         return {}
+
+    def standing(self) -> Standing:
+        return Standing(unreached={}, relays=())
 
     async def publish(self, payload: bytes) -> None:
         await trio.lowlevel.checkpoint()

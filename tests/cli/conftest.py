@@ -14,6 +14,7 @@ STATUS = {
     "peer_id": "12D3KooWMeMeMe",
     "model": "tiny",
     "fingerprint": "00",
+    "network": {"links": 3, "relayed_links": 1, "unreached": [], "relays": []},
     "engine": "simulated",
     "engine_state": "ready",
     "incarnation": 1,
@@ -41,6 +42,7 @@ PEERS = {
         {
             "peer_id": "12D3KooWaaaBBBBBB",
             "addrs": ["/ip4/192.0.2.7/tcp/4001"],
+            "link": None,
             "state": "suspect",
             "rtt_s": 0.0021,
             "incarnation": 1,
@@ -51,7 +53,14 @@ PEERS = {
             "load": STATUS["load"],
             "paused_for_s": 0.0,
         },
-        {"peer_id": "12D3KooWaaaCCCCCC", "addrs": [], "state": "alive", "rtt_s": None, "snapshot_age_s": 0.2},
+        {
+            "peer_id": "12D3KooWaaaCCCCCC",
+            "addrs": [],
+            "link": "relayed",
+            "state": "alive",
+            "rtt_s": None,
+            "snapshot_age_s": 0.2,
+        },
     ],
     "foreign": [{"peer_id": "12D3KooWaaaDDDDDD", "addrs": [], "differs": ["chat_template"]}],
 }

@@ -148,6 +148,7 @@ def test_status_is_readable(scripted_node: Any) -> None:
     assert "12D3KooWMeMeMe" in lines["peer"]
     assert "simulated, ready" in lines["engine"]
     assert "1 h 2 min" in lines["up for"]
+    assert "3, 1 of them through a relay" in lines["links"]
     assert (
         "5 received: 2 served here, 2 forwarded, 0 refused, 1 failed; 7 served for peers" in lines["requests"]
     )
@@ -156,14 +157,28 @@ def test_status_is_readable(scripted_node: Any) -> None:
     assert "3 request" in lines["dropped"]
 
 
+def test_status_says_of_a_node_that_is_alone_that_it_is_and_why(scripted_node: Any) -> None:
+    unreached = [
+        {"addr": f"/ip4/192.0.2.{number}/tcp/1/p2p/Qm", "reason": f"reason {number}"} for number in (7, 8)
+    ]
+    network = {"links": 0, "relayed_links": 0, "unreached": unreached, "relays": []}
+    scripted_node.json["/peerinfer/v1/status"] |= {"network": network}
+    shown = [line.rstrip() for line in run("status", "--api", scripted_node.url).stdout.splitlines()]
+    at = shown.index("links       none: it serves alone")
+    assert shown[at + 1 : at + 3] == [
+        "not joined  /ip4/192.0.2.7/tcp/1/p2p/Qm: reason 7",
+        "not joined  /ip4/192.0.2.8/tcp/1/p2p/Qm: reason 8",
+    ]
+
+
 def test_peers_has_a_line_per_peer_and_names_what_differs_at_foreign_ones(scripted_node: Any) -> None:
     result = run("peers", "--api", scripted_node.url)
     assert result.exit_code == 0
     header, first, second, foreign = result.stdout.splitlines()
-    assert header.split() == ["peer", "state", "round", "trip", "pages", "heard", "load", "address"]
-    assert first.split()[:4] == ["…BBBBBB", "suspect", "2", "ms"]
+    assert header.split() == ["peer", "state", "link", "round", "trip", "pages", "heard", "load", "address"]
+    assert first.split()[:5] == ["…BBBBBB", "suspect", "-", "2", "ms"]
     assert first.endswith("/ip4/192.0.2.7/tcp/4001")
-    assert second.split()[:3] == ["…CCCCCC", "alive", "-"]
+    assert second.split()[:4] == ["…CCCCCC", "alive", "relayed", "-"]
     assert foreign == "…DDDDDD serves something else: chat_template differs"
 
 
@@ -179,7 +194,7 @@ def test_what_peers_say_is_never_read_as_markup(scripted_node: Any) -> None:
 
 def test_no_peers_are_told_as_such(scripted_node: Any) -> None:
     scripted_node.json["/peerinfer/v1/peers"] = {"peers": [], "foreign": []}
-    assert run("peers", "--api", scripted_node.url).stdout == "no peers yet\n"
+    assert run("peers", "--api", scripted_node.url).stdout.startswith("no peers yet")
 
 
 @pytest.mark.parametrize("command", ["status", "peers"])

@@ -46,6 +46,47 @@ def test_an_invite_names_what_a_running_node_can_be_dialled_by(scripted_node: An
     assert as_json == {"invite": done.stdout.strip(), "addrs": [LAN], "swarm_key_id": key.key_id}
 
 
+def test_an_invite_names_the_relays_of_a_node_too(scripted_node: Any) -> None:
+    """Who cannot dial the node finds it through them; a few, behind its own addresses."""
+    relays = [f"/ip4/203.0.113.{number}/tcp/4001/p2p/{PEER}" for number in range(9)]
+    private = [f"/ip4/192.168.1.{number}/tcp/4001/p2p/{PEER}" for number in range(9)]
+    scripted_node.json["/peerinfer/v1/status"] = STATUS | {"addrs": private, "network": {"relays": relays}}
+    done = run("invite", "--api", scripted_node.url)
+    assert decode_invite(done.stdout.strip()).addrs == (*private[:5], *relays[:3])
+    assert "private" not in done.stderr
+    scripted_node.json["/peerinfer/v1/status"] = STATUS | {"addrs": [], "network": {"relays": relays[:1]}}
+    assert decode_invite(run("invite", "--api", scripted_node.url).stdout.strip()).addrs == (relays[0],)
+
+
+def test_an_invite_into_a_private_network_says_that_nobody_else_can_use_it(scripted_node: Any) -> None:
+    for host in ("192.168.1.5", "10.1.2.3", "100.64.0.9"):
+        addr = f"/ip4/{host}/tcp/4001/p2p/{PEER}"
+        scripted_node.json["/peerinfer/v1/status"] = STATUS | {"addrs": [addr]}
+        assert "addresses of a private network only" in run("invite", "--api", scripted_node.url).stderr
+    for addr in (LAN, f"/dns4/example.org/tcp/4001/p2p/{PEER}"):
+        scripted_node.json["/peerinfer/v1/status"] = STATUS | {
+            "addrs": [addr, f"/ip4/10.0.0.1/tcp/1/p2p/{PEER}"]
+        }
+        assert "private" not in run("invite", "--api", scripted_node.url).stderr
+
+
+def test_who_joined_by_an_invite_invites_the_next_with_it(scripted_node: Any) -> None:
+    """The key is taken out of it; the addresses are those of the running node, or those given."""
+    scripted_node.json["/peerinfer/v1/status"] = STATUS | {"addrs": [LAN], "swarm_key_id": KEY.key_id}
+    text = encode_invite(Invite((LOOPBACK,), KEY))
+    done = run("invite", "-", "--api", scripted_node.url, stdin=text + "\n")
+    assert (done.exit_code, decode_invite(done.stdout.strip())) == (0, Invite((LAN,), KEY))
+    done = run("invite", text, LOOPBACK)
+    assert decode_invite(done.stdout.strip()) == Invite((LOOPBACK,), KEY)
+
+
+def test_nobody_is_invited_to_where_a_node_listens() -> None:
+    for host in ("ip4/0.0.0.0", "ip6/::"):
+        done = run("invite", f"/{host}/tcp/4001/p2p/{PEER}")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "where a node listens" in done.stderr
+
+
 def test_an_invite_for_an_open_swarm_says_what_that_means(scripted_node: Any) -> None:
     scripted_node.json["/peerinfer/v1/status"] = STATUS | {"addrs": [LOOPBACK]}
     done = run("invite", "--api", scripted_node.url)

@@ -55,12 +55,23 @@ def test_an_api_that_others_reach_is_pointed_out() -> None:
 
 
 def test_a_closed_swarm_is_joined_with_its_key_and_a_closed_api_called_with_its() -> None:
-    shown = block(replace(READY, swarm_key="'my swarm.key'", has_api_key=True))
+    shown = block(replace(READY, closed=True, swarm_key="'my swarm.key'", has_api_key=True))
     assert f"peerinfer join {LAN} --swarm-key 'my swarm.key'\n" in shown
     assert '-H "authorization: Bearer $PEERINFER_API_KEY"' in shown
-    shown = block(replace(READY, swarm_key="s.key", has_api_key=True, api_key_file="'my api.key'"))
+    closed = replace(READY, closed=True, swarm_key="s.key", has_api_key=True, api_key_file="'my api.key'")
+    shown = block(closed)
     assert """-H "authorization: Bearer $(head -1 'my api.key')\"""" in shown
     assert "invite --swarm-key s.key --api http://127.0.0.1:8000 --api-key-file 'my api.key'\n" in shown
+    assert "no key" not in shown
+
+
+def test_who_joined_by_an_invite_is_told_how_to_invite_the_next() -> None:
+    """Its reader has no file with the key: no line may want one."""
+    shown = block(replace(READY, closed=True))
+    assert "To join it   peerinfer join INVITE\n" in shown
+    assert "or by        peerinfer invite - --api http://127.0.0.1:8000\n" in shown
+    assert "INVITE is the one that this node joined by" in shown
+    assert "--swarm-key" not in shown
     assert "no key" not in shown
 
 
@@ -81,3 +92,14 @@ def test_a_bootstrap_peer_shows_no_api() -> None:
     assert shown.startswith("peerinfer 1.2.3 is up: bootstrap peer, no engine\n")
     assert "OpenAI" not in shown
     assert f"peerinfer join {LAN}" in shown
+
+
+def test_a_bootstrap_peer_of_a_closed_swarm_shows_how_to_invite_through_it() -> None:
+    """It has no API that `invite` could ask, so the line names its addresses."""
+    bootstrap = replace(
+        READY, addrs=[LAN], http=None, model=None, engine=None, engine_state=None, closed=True
+    )
+    assert f"or by        peerinfer invite --swarm-key s.key {LAN}\n" in block(
+        replace(bootstrap, swarm_key="s.key")
+    )
+    assert f"or by        peerinfer invite - {LAN}\n" in block(bootstrap)

@@ -52,7 +52,7 @@ def test_a_node_says_how_to_use_and_join_it_and_stops_within_3_s(
 
 
 def test_json_is_one_object_and_its_addresses_work(tmp_path: Path) -> None:
-    """A second node joins by the first one's address; both stay up until told."""
+    """A second node joins by the first one's address; both stay up until told, and it says goodbye."""
     with running(
         tmp_path / "1", *simulated(tmp_path / "1", "serve", "--http", "127.0.0.1:0", "--json")
     ) as first:
@@ -67,7 +67,7 @@ def test_json_is_one_object_and_its_addresses_work(tmp_path: Path) -> None:
             (peer,) = httpx.get(f"{url}/peerinfer/v1/peers").json()["peers"]
             assert peer["peer_id"] == ready["peer_id"]
             assert second.stop(signal.SIGINT)[0] == 0
-        first.wait_for("state=lost", in_stderr=True)
+        first.wait_for("state=left", in_stderr=True)
         assert first.wait_for("\n").count("\n") == 1
 
 
@@ -82,6 +82,9 @@ def test_a_peer_that_cannot_be_reached_is_told_once_and_tried_on(tmp_path: Path)
             node.wait_for("state=unreachable", in_stderr=True)
             answer = run("ask", "Hello", "--max-tokens", "3", "--api", url)
             assert answer.exit_code == 0, answer.stderr
+            shown = run("status", "--api", url).stdout
+            assert "none: it serves alone" in shown
+            assert f"not joined  {addr}: nobody listens there" in shown
             status, _ = node.stop(signal.SIGINT)
     assert status == 0
     assert node.stderr.count("state=unreachable") == 1

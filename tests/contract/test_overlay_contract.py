@@ -98,6 +98,18 @@ async def test_a_late_joiner_is_linked_to_all_within_five_seconds(world: World, 
     await until(lambda: late.linked_to(*(peer.id for peer in peers)), within_s=5.0)
 
 
+async def test_whom_a_node_was_told_to_join_and_does_not_reach_it_can_say(world: World, clock: Clock) -> None:
+    """Method: it joins a peer that has left, then one that is there too."""
+    gone = await world.start()
+    address = gone.address
+    await world.stop(gone)
+    there = await world.start()
+    late = await world.start(join=[address, there.address])
+    await until(lambda: late.linked_to(there.id), within_s=SOON_S)
+    await until(lambda: "not tried" not in str(late.overlay.standing().unreached), within_s=SOON_S)
+    assert set(late.overlay.standing().unreached) == {address}
+
+
 async def test_links_are_told_once_at_both_ends(world: World, clock: Clock) -> None:
     a, b = await start_linked(world)
     await until(lambda: a.sink.up == [b.id] and b.sink.up == [a.id], within_s=SOON_S)

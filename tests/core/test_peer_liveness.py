@@ -71,12 +71,40 @@ def test_an_unknown_peer_is_suspect() -> None:
     assert new_view().state(A, now=0.0) is PeerStatus.SUSPECT
 
 
-@pytest.mark.parametrize("state", [NodeState.DRAINING, NodeState.LOADING])
-def test_a_peer_is_what_it_says_unless_it_is_silent(state: NodeState) -> None:
+@pytest.mark.parametrize(
+    ("state", "then"), [(NodeState.DRAINING, PeerStatus.LEFT), (NodeState.LOADING, PeerStatus.SUSPECT)]
+)
+def test_a_peer_is_what_it_says_unless_it_is_silent(state: NodeState, then: PeerStatus) -> None:
     swarm = Swarm()
     swarm.hear(A, state=state)
     assert swarm.view.state(A, now=swarm.now) == state.value
-    assert swarm.view.state(A, now=swarm.now + 60.0) is PeerStatus.SUSPECT
+    assert swarm.view.state(A, now=swarm.now + 60.0) is then
+
+
+def test_a_peer_that_said_goodbye_has_left_with_its_link_and_is_soon_forgotten() -> None:
+    """Goal: whoever left in good order does not look like one that crashed, for five minutes. Method: two
+    links break, of which one was announced; then the first comes back before it is forgotten."""
+    swarm = Swarm()
+    for peer, state in ((A, NodeState.DRAINING), (B, NodeState.ALIVE)):
+        swarm.hear(peer, state=state)
+        swarm.view.link_down(peer, now=swarm.now)
+    left_s = AntiEntropyConfig().forget_left_after_s
+    told = [
+        [(change.peer, str(change.status)) for change in swarm.view.expire(now=swarm.now + after)]
+        for after in (0.0, left_s - 0.1, left_s)
+    ]
+    assert told == [[(A, "left"), (B, "suspect")], [], [(A, "forgotten")]]
+    swarm.hear(A, incarnation=9)
+    assert swarm.view.state(A, now=swarm.now) is PeerStatus.ALIVE
+
+
+def test_our_own_freeze_brings_nobody_back_who_left() -> None:
+    swarm = Swarm()
+    swarm.hear(A, state=NodeState.DRAINING, next_within_s=0.5)
+    swarm.now += 5.0
+    swarm.view.expire(now=swarm.now)
+    swarm.view.restart_clocks(now=swarm.now)
+    assert swarm.view.state(A, now=swarm.now) is PeerStatus.LEFT
 
 
 def test_changes_are_told_once_and_by_peer_id() -> None:

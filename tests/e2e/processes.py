@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ STARTUP_S = 60.0
 
 
 class PeerProcess:
-    """One `peerinfer serve` or `peerinfer join` child."""
+    """One `peerinfer serve`, `peerinfer join` or `peerinfer bootstrap` child."""
 
     def __init__(
         self,
@@ -31,10 +31,15 @@ class PeerProcess:
         join: str | None = None,
         args: tuple[str, ...] = (),
         listen: str = "/ip4/127.0.0.1/tcp/0",
+        bootstrap: bool = False,
+        within: Sequence[str] = (),
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
+        """`within` is a command that runs what follows it elsewhere; `transport` reaches HTTP there."""
         self.data_dir = data_dir
-        command = [sys.executable, "-m", "peerinfer", *(("join", join) if join else ("serve",))]
-        command += ["--json", "--listen", listen, "--http", "127.0.0.1:0"]
+        command = [*within, sys.executable, "-m", "peerinfer"]
+        command += ["bootstrap"] if bootstrap else ["join", join] if join else ["serve"]
+        command += ["--json", "--listen", listen, *(() if bootstrap else ("--http", "127.0.0.1:0"))]
         command += ["--data-dir", str(data_dir), *args]
         data_dir.mkdir(parents=True, exist_ok=True)
         self.log = data_dir / "stderr.log"
@@ -44,9 +49,9 @@ class PeerProcess:
         )
         self.ready = self._read_ready_line()
         self.peer_id: str = self.ready["peer_id"]
-        self.http: str = self.ready["http"]
+        self.http: str = self.ready["http"] or ""
         self.addr: str = self.ready["listen"][0]
-        self.client = httpx.Client(base_url=self.http, timeout=60.0)
+        self.client = httpx.Client(base_url=self.http, timeout=60.0, transport=transport)
 
     def _read_ready_line(self) -> dict[str, Any]:
         lines: queue.Queue[bytes] = queue.Queue()

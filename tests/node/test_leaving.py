@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from peerinfer.config import Config, RequestConfig
 from peerinfer.core.types import RequestError
+from peerinfer.node.anti_entropy import LOOK_S_MAX
 from tests.node.swarm import Answer, Member, ask, completion, text, world
 
 
@@ -75,9 +76,15 @@ async def test_what_takes_too_long_goes_on_elsewhere(autojump_clock: MockClock) 
 
 
 async def test_an_idle_node_leaves_at_once(autojump_clock: MockClock) -> None:
+    """Nor does it look like one that crashed, and it is soon forgotten."""
     async with world(2) as swarm:
         started = trio.current_time()
         await _leave(swarm[1])
         assert trio.current_time() == started
         await trio.sleep(0.1)
-        assert swarm[0].state_of(swarm[1]) in ("draining", "suspect")
+        assert swarm[0].state_of(swarm[1]) in ("draining", "left")
+        config = Config().anti_entropy
+        await trio.sleep(config.suspect_after * config.idle_interval_s)
+        assert swarm[0].state_of(swarm[1]) == "left"
+        await trio.sleep(config.forget_left_after_s + 2 * LOOK_S_MAX)
+        assert swarm[1].peer_id not in swarm[0].peers()

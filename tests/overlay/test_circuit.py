@@ -78,6 +78,10 @@ async def test_two_that_cannot_dial_each_other_are_linked_through_a_relay(world:
         relay, a, b = await linked_through(world, swarm_key=KEY)
         assert all(map(is_relayed, connections(a, b.id)))
         assert not any(map(is_relayed, connections(a, relay.id)))
+        links = a.overlay.links()
+        assert (links[b.id].relayed, links[relay.id].relayed) == (True, False)
+        assert relay.address in a.overlay.standing().relays
+        assert not relay.overlay.standing().relays
         assert len(await answer(a, b.id, request("r1"))) == DATA_FRAMES + 2
         assert len(await answer(b, a.id, request("r2"))) == DATA_FRAMES + 2
         await assert_gossip_flows(a, b)

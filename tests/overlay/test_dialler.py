@@ -13,6 +13,7 @@ from peerinfer.config import OverlayConfig
 from peerinfer.core.types import PeerId
 from peerinfer.overlay.backoff import TokenBucket, backoff_s
 from peerinfer.overlay.dialler import GIVE_UP_S, HEARD_RETRY_S, DialError, Dialler
+from peerinfer.overlay.reasons import NO_ANSWER
 
 ME, PEER, OTHER = PeerId("me"), PeerId("peer"), PeerId("other")
 ADDR = "/ip4/10.0.0.1/tcp/1"
@@ -206,6 +207,27 @@ async def test_one_line_is_logged_for_each_change(
     states = [record.getMessage().split()[1] for record in caplog.records]
     assert states == ["state=unreachable", "state=linked", "state=lost"]
     assert "Connection refused" in caplog.text
+
+
+async def test_whom_a_node_was_told_to_join_and_does_not_reach_is_known_with_the_reasons(
+    network: Network, autojump_clock: Clock
+) -> None:
+    """Goal: a node that is alone can say why. Method: two addresses that fail differently, and a peer that
+    was only learned; then the peer comes up at another address, and is lost again."""
+    silent, other = "/ip4/10.0.0.2/tcp/1", "/ip4/10.0.0.3/tcp/1"
+    network.silent.add(silent)
+    network.dialler.give([(PEER, ADDR), (PEER, silent)])
+    network.dialler.learn(OTHER, [other], announced=True)
+    assert set(network.dialler.unreached().values()) == {"not tried yet"}
+    await trio.sleep(10)
+    assert network.dialler.unreached() == {
+        f"{ADDR}/p2p/{PEER}": "Connection refused",
+        f"{silent}/p2p/{PEER}": NO_ANSWER.format(OverlayConfig().dial_timeout_s),
+    }
+    network.dialler.link_up(PEER)
+    assert network.dialler.unreached() == {}
+    network.dialler.link_down(PEER)
+    assert set(network.dialler.unreached().values()) == {"not tried yet"}
 
 
 async def test_addresses_that_take_no_connection_do_not_hold_up_a_given_peer(

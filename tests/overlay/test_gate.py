@@ -182,7 +182,8 @@ async def test_a_denied_peer_is_neither_let_in_nor_dialled_nor_heard(
     c = await world.start()
     b = await world.start(join=[c.address])
     a = await world.start(join=[c.address, b.address], deny_peers=(b.id,))
-    assert f"peer={b.id} is not wanted" in caplog.text
+    assert f"{b.address} is not joined through: this node's lists of peers do not want it" in caplog.text
+    assert b.address in a.overlay.standing().unreached
     await until(lambda: c.linked_to(a.id, b.id), within_s=SOON_S)
     await until(lambda: f"peer={b.id} is not let in" in a.sink.reasons, within_s=SOON_S)
     await until(lambda: "it may not want this node" in caplog.text, within_s=SOON_S)

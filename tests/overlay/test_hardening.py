@@ -7,14 +7,18 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
 from libp2p import generate_new_ed25519_identity
 from libp2p.custom_types import TProtocol
+from libp2p.host.exceptions import StreamFailure
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
+from libp2p.protocol_muxer.exceptions import MultiselectClientError
+from libp2p.protocol_muxer.multiselect_client import _build_protocols_not_supported_message
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
@@ -209,6 +213,43 @@ async def test_gossip_goes_on_after_its_stream_broke(world: LibP2PWorld) -> None
             await stream.reset()
         await assert_gossip_flows(a, b)
         await assert_gossip_flows(b, a)
+
+
+async def test_a_stream_for_gossip_whose_negotiation_fails_is_tried_again(world: LibP2PWorld) -> None:
+    """Goal: a peer that was busy for some seconds is not cut off from what the other says until their link
+    breaks. Method: the first two negotiations do not end; whoever dials is the one whose stream fails."""
+    a, b = await world.start(), await world.start()
+    client = host_of(b).host.multiselect_client
+    select, failed = client.select_one_of, 0
+
+    async def fail_twice(protocols: Any, *others: Any) -> Any:
+        nonlocal failed
+        if MESHSUB in protocols and failed < 2:
+            failed += 1
+            raise MultiselectClientError(f"response timed out after 10s, protocols tried: {protocols}")
+        return await select(protocols, *others)
+
+    client.select_one_of = fail_twice
+    b.overlay.learn(a.id, [a.address.partition("/p2p/")[0]])
+    await until(lambda: a.linked_to(b.id), within_s=SOON_S)
+    await assert_gossip_flows(b, a)
+    assert failed == 2
+
+
+async def test_who_does_not_speak_gossip_is_not_asked_again() -> None:
+    """A bootstrap peer never will. Method: what the library raises for one, and for one that says nothing."""
+
+    async def register(peer: str) -> None:
+        refused = _build_protocols_not_supported_message([TProtocol(MESHSUB)], 10, ["response='na'"])
+        reason = refused if peer == "bootstrap" else "response timed out"
+        raise StreamFailure(f"failed to open a stream to peer {peer}") from MultiselectClientError(reason)
+
+    pubsub = Mock(_handle_new_peer=register)
+    hardening.open_gossip_again(pubsub)
+    with pytest.raises(StreamFailure):
+        await pubsub._handle_new_peer("bootstrap")
+    with pytest.raises(SwarmException):  # which is what the library tries again after
+        await pubsub._handle_new_peer("busy")
 
 
 async def test_small_reads_grant_no_window(world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch) -> None:

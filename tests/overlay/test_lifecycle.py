@@ -10,6 +10,7 @@ from libp2p import generate_new_rsa_identity
 from libp2p.network.exceptions import SwarmException
 
 from peerinfer.config import OverlayConfig
+from peerinfer.core.types import PeerId
 from peerinfer.overlay.addresses import AddressInUseError
 from peerinfer.overlay.host import abort
 from peerinfer.overlay.libp2p import LibP2POverlay
@@ -136,3 +137,17 @@ async def test_who_leaves_lets_nobody_in_any_more(world: LibP2PWorld) -> None:
         assert not a.linked_to(late.id)
     assert a.linked_to(b.id)
     assert set(a.sink.drops) == {"handshake"}
+
+
+async def test_an_address_of_ones_own_leads_to_nobody_else(
+    world: LibP2PWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: homes have the same private networks, so what a peer of another home announces may be this node's
+    own address: nobody dials itself, and counts itself among the strangers, for that."""
+    a = await world.start()
+    address = a.address.partition("/p2p/")[0]
+    with caplog.at_level("INFO", logger="peerinfer.overlay"):
+        a.overlay.learn(PeerId("12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X"), [address])
+        await until(lambda: "state=unreachable" in caplog.text, within_s=SOON_S)
+    assert f"{address}: that is this node's own address" in caplog.text
+    assert not a.sink.drops

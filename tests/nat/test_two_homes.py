@@ -1,0 +1,114 @@
+"""Two homes behind real NAT and a bootstrap peer that both can reach: one swarm all the same.
+
+All addresses of the one home exist in the other, too, and all nodes listen on the same port.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e.processes import PeerProcess, wait_until
+from tests.nat.internet import PRIVATE, PUBLIC, Internet, internet, why_not
+from tests.nat.nodes import Swarm, connected_to, stream_text, swarm, wait_until_all_know_all
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+MEET_S = 30.0
+"""Generous: these machines are small and shared."""
+TOKENS = 40
+RELAY = f"{PUBLIC}.1"
+
+
+@dataclass(slots=True)
+class World:
+    """Alice and Bob live in one home, Carol in another."""
+
+    net: Internet
+    swarm: Swarm
+    alice: PeerProcess
+    bob: PeerProcess
+    carol: PeerProcess
+
+    @property
+    def nodes(self) -> list[PeerProcess]:
+        return [self.alice, self.bob, self.carol]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with internet(2, 1) as net, swarm(tmp_path_factory.mktemp("nat"), net.public) as made:
+        nodes = made.start_all([*net.homes[0].machines, *net.homes[1].machines])
+        yield World(net, made, *nodes)
+
+
+def body(prompt: str) -> dict[str, object]:
+    return {"model": "simulated", "prompt": prompt, "max_tokens": TOKENS}
+
+
+def new_prompt(seed: int, characters: int = 2000) -> str:
+    """A text that no other prompt shares a page with."""
+    rng = random.Random(seed)
+    return f"{seed:08d} " + "".join(rng.choice("abcdefghij klmnop") for _ in range(characters))
+
+
+def warm(node: PeerProcess, prompt: str, *, known_at: PeerProcess) -> str:
+    """Have a node cache a prompt, and another one know it; the right answer."""
+    headers = {"x-peerinfer-target": node.peer_id}
+    answer = node.client.post("/v1/completions", json=body(prompt), headers=headers).raise_for_status()
+    pages = node.json("status")["cache"]["pages"]
+    wait_until(
+        lambda: known_at.peers()[node.peer_id]["pages"] == pages, within_s=10, what="its tree is known"
+    )
+    return str(answer.json()["choices"][0]["text"])
+
+
+def test_neighbours_are_linked_directly_and_homes_through_the_relay(world: World) -> None:
+    """Nobody stands between two of one home, and nothing gets into a home that it did not ask for. Method:
+    the kernels' own lists of connections."""
+    wait_until_all_know_all(world.nodes, within_s=MEET_S)
+    (alice, bob), (carol,) = (home.machines for home in world.net.homes)
+    assert set(connected_to(alice)) == {f"{PRIVATE}.11", RELAY}
+    assert set(connected_to(bob)) == {f"{PRIVATE}.10", RELAY}
+    assert set(connected_to(carol)) == {RELAY}
+
+
+def test_a_prompt_goes_to_the_home_that_has_its_prefix_and_streams_back(world: World) -> None:
+    wait_until_all_know_all(world.nodes, within_s=MEET_S)
+    expected = warm(world.carol, new_prompt(1), known_at=world.alice)
+    served_by: queue.Queue[str] = queue.Queue()
+    assert stream_text(world.alice, body(new_prompt(1)), begun=served_by.put) == expected
+    assert served_by.get() == world.carol.peer_id
+
+
+def test_a_node_that_is_killed_in_another_home_costs_no_token_and_comes_back(world: World) -> None:
+    wait_until_all_know_all(world.nodes, within_s=MEET_S)
+    expected = warm(world.carol, new_prompt(2), known_at=world.alice)
+    served_by: queue.Queue[str] = queue.Queue()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(stream_text, world.alice, body(new_prompt(2)), begun=served_by.put)
+        assert served_by.get(timeout=MEET_S) == world.carol.peer_id
+        world.carol.kill()
+        assert answer.result() == expected
+    wait_until(
+        lambda: world.carol.peer_id not in world.alice.alive_peers(), within_s=MEET_S, what="it is missed"
+    )
+    world.carol = world.swarm.start(world.net.homes[1].machines[0])
+    wait_until_all_know_all(world.nodes, within_s=MEET_S)
+
+
+def test_homes_find_each_other_again_when_their_relay_was_gone(world: World) -> None:
+    """It keeps nothing of its reservations. Neighbours keep their link meanwhile."""
+    wait_until_all_know_all(world.nodes, within_s=MEET_S)
+    world.swarm.bootstrap.kill()
+    wait_until(lambda: not world.carol.alive_peers(), within_s=MEET_S, what="the homes are parted")
+    assert world.alice.alive_peers() == {world.bob.peer_id}
+    world.swarm.start_bootstrap()
+    wait_until_all_know_all(world.nodes, within_s=2 * MEET_S)
+    for node in world.nodes:
+        assert "Traceback" not in node.log.read_text()
