@@ -21,7 +21,7 @@ from peerinfer.api.errors import BadRequestError, ErrorResponse, internal_error
 from peerinfer.api.events import events_routes
 from peerinfer.api.metrics import metrics_routes
 from peerinfer.api.models import model_routes
-from peerinfer.api.ports import Serving
+from peerinfer.api.ports import Serving, Telling
 from peerinfer.api.security import HostPolicy
 from peerinfer.api.status import status_routes
 from peerinfer.config import HttpConfig
@@ -38,6 +38,12 @@ ENDPOINTS = (
     "GET /peerinfer/v1/requests/{id}",
     "GET /peerinfer/v1/events",
     "GET /metrics",
+    "GET /healthz",
+    "GET /readyz",
+)
+TELLING_ENDPOINTS = (
+    "GET /peerinfer/v1/status",
+    "GET /peerinfer/v1/peers",
     "GET /healthz",
     "GET /readyz",
 )
@@ -74,10 +80,23 @@ def build_app(node: Serving, config: HttpConfig, hosts: HostPolicy) -> ASGIApp:
     return Guard(app, node, hosts, KeyPolicy(config.api_key))
 
 
+def build_telling_app(peer: Telling, config: HttpConfig, hosts: HostPolicy) -> ASGIApp:
+    """The face of a peer that serves no requests: how it is doing, behind the same guard."""
+
+    async def index(_: Request) -> Response:
+        return JSONResponse({"name": "peerinfer", "peer_id": peer.peer_id, "endpoints": TELLING_ENDPOINTS})
+
+    starlette = Starlette(
+        routes=[*status_routes(peer), Route("/", index)],
+        exception_handlers={HTTPException: _no_such_route, Exception: _bug},
+    )
+    return Guard(starlette, peer, hosts, KeyPolicy(config.api_key))
+
+
 class Guard:
     """Lets requests for this node through, and nothing else."""
 
-    def __init__(self, app: ASGIApp, node: Serving, hosts: HostPolicy, keys: KeyPolicy) -> None:
+    def __init__(self, app: ASGIApp, node: Telling, hosts: HostPolicy, keys: KeyPolicy) -> None:
         self._app = app
         self._node = node
         self._hosts = hosts

@@ -11,15 +11,17 @@ import errno
 import ipaddress
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 import trio
+from starlette.types import ASGIApp
 
-from peerinfer.api.app import build_app
+from peerinfer.api.app import build_app, build_telling_app
 from peerinfer.api.connection import Waiting, serve_connection
-from peerinfer.api.ports import Serving
+from peerinfer.api.ports import Serving, Telling
 from peerinfer.api.security import HostPolicy
 from peerinfer.config import HttpConfig
 
@@ -122,13 +124,34 @@ async def serve_http(
     Raises:
         ListenError: from `open_listener`.
     """
+    await _serve(partial(build_app, node, config), node, config, listening, task_status)
+
+
+async def serve_telling(
+    peer: Telling,
+    config: HttpConfig,
+    *,
+    listening: socket.socket,
+    task_status: TaskStatus = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """The same for a peer that tells how it is doing and serves no requests."""
+    await _serve(partial(build_telling_app, peer, config), peer, config, listening, task_status)
+
+
+async def _serve(
+    build: Callable[[HostPolicy], ASGIApp],
+    peer: Telling,
+    config: HttpConfig,
+    listening: socket.socket | None,
+    task_status: TaskStatus,
+) -> None:
     if listening is None:
         listening = open_listener(config)
     with listening:
         url = base_url(listening)
-        hosts = HostPolicy(config.host, listening.getsockname()[0], config.allowed_hosts)
+        app = build(HostPolicy(config.host, listening.getsockname()[0], config.allowed_hosts))
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
-        server = _Server(node, config, hosts)
+        server = _Server(app, config.connections_max, partial(peer.dropped_http, "not_http"))
         task_status.started(url)
         await trio.serve_listeners(server.serve, [listener])
 
@@ -136,10 +159,8 @@ async def serve_http(
 class _Server:
     """Serves connections, a bounded number at once."""
 
-    def __init__(self, node: Serving, config: HttpConfig, hosts: HostPolicy) -> None:
-        self._app = build_app(node, config, hosts)
-        self._connections_max = config.connections_max
-        self._on_garbage = partial(node.dropped_http, "not_http")
+    def __init__(self, app: ASGIApp, connections_max: int, on_garbage: Callable[[], None]) -> None:
+        self._app, self._connections_max, self._on_garbage = app, connections_max, on_garbage
         self._open = 0
         self._waiting = Waiting()
 

@@ -10,11 +10,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from peerinfer.api.errors import ErrorResponse
-from peerinfer.api.ports import Serving
+from peerinfer.api.ports import Telling
 from peerinfer.core.types import RequestError
 
 
-def status_routes(node: Serving) -> list[Route]:
+def status_routes(node: Telling) -> list[Route]:
     """`/peerinfer/v1/…`, `/healthz` and `/readyz`."""
 
     async def status(_: Request) -> Response:

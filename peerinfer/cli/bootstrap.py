@@ -1,36 +1,36 @@
-"""`peerinfer bootstrap`: a peer without an engine, which others join through.
+"""`peerinfer bootstrap`: a peer without an engine, which others join through (node/introducer.py).
 
 It takes part in discovery, passes connections on between nodes that cannot reach each other, and does nothing
-else: no topic, no trees, and every request is refused. A node that asks what it serves is told its role, so
-that it shows up as a bootstrap peer and not as a silent one.
+else. How many it has to do with is in its log, and with `--http` it tells whoever asks.
 """
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import platformdirs
+import trio
 
 from peerinfer import __version__
 from peerinfer.cli.data_dir import lock
-from peerinfer.cli.errors import run_async
+from peerinfer.cli.errors import CommandError, run_async
 from peerinfer.cli.event_log import events_on_stderr
 from peerinfer.cli.node_options import NodeOptions, addrs_argument, node_options
 from peerinfer.cli.ready import Ready, show_ready
 from peerinfer.cli.serve import check_addresses, starting
 from peerinfer.cli.stopping import until_stopped
-from peerinfer.core.fingerprint import ROLE_FIELD, Hello, encode_hello
-from peerinfer.core.frames import Ask, Refuse, Request
-from peerinfer.core.types import PeerId
+from peerinfer.node.introducer import Introducer
 
-if TYPE_CHECKING:
-    from peerinfer.node.ports import Call
+if TYPE_CHECKING:  # libp2p takes a second to import, and `--help` needs none of it
+    from peerinfer.overlay.libp2p import LibP2POverlay
 
-ROLE = {ROLE_FIELD: "bootstrap"}
 FRAME_BYTES_MAX = 64 * 1024
 """Longer frames are not read: it has no use for requests."""
 
@@ -41,19 +41,32 @@ FRAME_BYTES_MAX = 64 * 1024
 def bootstrap(options: NodeOptions) -> None:
     """Start a peer without an engine, for others to join through.
 
-    It helps nodes to find and to reach each other, serves no requests and has no HTTP face. ADDR… are peers
-    that it joins itself. Ctrl-C stops it.
+    It helps nodes to find and to reach each other, and serves no requests. ADDR… are peers that it joins
+    itself. With --http, `peerinfer status` and `peers` say how it is doing. Ctrl-C stops it.
     """
     check_addresses(options.config.overlay)
     default = Path(platformdirs.user_data_dir("peerinfer")) / "bootstrap"
+    listening = _listener(options)
     with lock(options.data_dir or default) as data_dir, events_on_stderr():
-        run_async(_run, options, data_dir)
+        run_async(_run, options, data_dir, listening)
 
 
-async def _run(options: NodeOptions, data_dir: Path) -> None:
+def _listener(options: NodeOptions) -> socket.socket | None:
+    """Where it tells how it is doing; None if nobody asked for that. Raises `CommandError`."""
+    from peerinfer.api.server import ListenError, open_listener
+
+    if not options.serves_http:
+        return None
+    try:
+        return open_listener(options.config.http)
+    except ListenError as error:
+        raise CommandError(str(error)) from None
+
+
+async def _run(options: NodeOptions, data_dir: Path, listening: socket.socket | None) -> None:
     from peerinfer.overlay.libp2p import LibP2POverlay
 
-    async with until_stopped(stdin=options.until_stdin_closes) as stopping, AsyncExitStack() as stack:
+    async with until_stopped(stdin=options.until_stdin_closes) as stopping:
         with starting():
             overlay = LibP2POverlay(
                 data_dir=data_dir,
@@ -62,40 +75,45 @@ async def _run(options: NodeOptions, data_dir: Path) -> None:
                 frame_bytes_max=FRAME_BYTES_MAX,
                 swarm_key=options.swarm_key,
             )
-            await stack.enter_async_context(overlay.run(Introducer()))
-        ready = Ready(
-            version=__version__,
-            peer_id=overlay.peer_id,
-            addrs=overlay.addrs(),
-            http=None,
-            model=None,
-            engine=None,
-            closed=options.swarm_key is not None,
-            swarm_key=options.swarm_key_shown,
-        )
-        show_ready(ready, as_json=options.as_json)
-        await stopping.until_told()
+        async with _running(overlay, options, listening) as http:
+            key = options.config.http.api_key
+            ready = Ready(
+                version=__version__,
+                peer_id=overlay.peer_id,
+                addrs=overlay.addrs(),
+                http=http,
+                model=None,
+                engine=None,
+                closed=options.swarm_key is not None,
+                swarm_key=options.swarm_key_shown,
+                has_api_key=bool(key),
+                api_key_file=options.api_key_file_shown,
+                open_api=listening is not None
+                and not (key or ip_address(listening.getsockname()[0]).is_loopback),
+            )
+            show_ready(ready, as_json=options.as_json)
+            await stopping.until_told()
 
 
-class Introducer:
-    """What an overlay reports to on a peer that only introduces others: an `OverlaySink`."""
+@asynccontextmanager
+async def _running(
+    overlay: LibP2POverlay, options: NodeOptions, listening: socket.socket | None
+) -> AsyncIterator[str | None]:
+    """A peer that runs, and its HTTP face's base URL if it has one."""
+    from peerinfer.api.server import serve_telling
 
-    def gossip(self, peer: PeerId, payload: bytes) -> None:
-        """There is no topic here."""
+    introducer = Introducer(overlay, swarm_key=options.swarm_key)
+    with starting():
+        async with overlay.run(introducer), trio.open_nursery() as nursery:
+            nursery.start_soon(introducer.run)
+            http: str | None = None
+            if listening is not None:
 
-    def link_up(self, peer: PeerId) -> None:
-        """The overlay has logged it."""
+                async def face(*, task_status: trio.TaskStatus[str]) -> None:
+                    await serve_telling(
+                        introducer, options.config.http, listening=listening, task_status=task_status
+                    )
 
-    def link_down(self, peer: PeerId) -> None:
-        """The overlay has logged it."""
-
-    async def serve_call(self, call: Call, opening: Request | Ask) -> None:
-        """Refuse at once; the asking node tries the next target."""
-        await call.send(Refuse(id=opening.id, code="not_ready", message="a bootstrap peer has no engine"))
-
-    def hello(self) -> bytes:
-        """A role in place of a fingerprint's fields, which no node shares."""
-        return encode_hello(Hello(fields=ROLE, snapshot=b""))
-
-    def dropped(self, kind: str, peer: PeerId | None, reason: str) -> None:
-        """Nobody asks a bootstrap peer for its counters."""
+                http = await nursery.start(face)
+            yield http
+            nursery.cancel_scope.cancel()

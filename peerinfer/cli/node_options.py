@@ -61,6 +61,8 @@ class NodeOptions:
     config: Config
     data_dir: Path | None
     """None for the default."""
+    serves_http: bool
+    """`--http` was given."""
     swarm_key: SwarmKey | None
     """None for an open swarm."""
     api_key_file: Path | None
@@ -88,7 +90,7 @@ def node_options(*, engine: bool) -> Callable[[Callable[[NodeOptions], None]], C
             command(collect(base_config(context), engine_args=context.meta.get(FLAGS), **values))
 
         decorated: Callable[..., None] = update_wrapper(callback, command)
-        for option in reversed([*_COMMON, *(_ENGINE if engine else _NO_ENGINE), *_OUTPUT]):
+        for option in reversed([*_COMMON, *(_ENGINE if engine else _NO_ENGINE), *_ACCESS, *_OUTPUT]):
             decorated = option(decorated)
         return decorated
 
@@ -166,6 +168,7 @@ def collect(
     return NodeOptions(
         config=config,
         data_dir=data_dir,
+        serves_http=http is not None,
         swarm_key=key,
         api_key_file=api_key_file,
         swarm_key_file=swarm_key,
@@ -234,16 +237,20 @@ def _data_dir_option(default: str) -> Callable[..., Any]:
     )
 
 
-_NO_ENGINE: list[Callable[..., Any]] = [_data_dir_option("one for a bootstrap peer")]
+def _http_option(help_text: str) -> Callable[..., Any]:
+    return click.option("--http", metavar="HOST:PORT", callback=checked(parse_host_port), help=help_text)
+
+
+_NO_ENGINE: list[Callable[..., Any]] = [
+    _data_dir_option("one for a bootstrap peer"),
+    _http_option("Where `peerinfer status`, `peers` and `invite` ask this peer (--api).  [default: nowhere]"),
+]
 
 _ENGINE: list[Callable[..., Any]] = [
     _data_dir_option("one per HTTP port"),
-    click.option(
-        "--http",
-        metavar="HOST:PORT",
-        callback=checked(parse_host_port),
-        help=f"Where clients reach this node.  [default: {_DEFAULTS.http.host}:{_DEFAULTS.http.port},"
-        " or the next free port]",
+    _http_option(
+        f"Where clients reach this node.  [default: {_DEFAULTS.http.host}:{_DEFAULTS.http.port},"
+        " or the next free port]"
     ),
     click.option(
         "--engine",
@@ -286,6 +293,9 @@ _ENGINE: list[Callable[..., Any]] = [
         default=None,
         help="Let requests choose policy and target by header.",
     ),
+]
+
+_ACCESS: list[Callable[..., Any]] = [
     click.option(
         "--api-key-file",
         type=click.Path(path_type=Path),

@@ -105,6 +105,9 @@ def print_ready(console: Console, ready: Ready) -> None:
         console.print(f"\n  OpenAI API   {ready.http}/v1")
         for line in curl_lines(ready.http, ready.model or "", key=_key_in_shell(ready)):
             console.print(f"               {line}", style="dim")
+    elif ready.http is not None:
+        api_key = "" if ready.api_key_file is None else f" --api-key-file {ready.api_key_file}"
+        console.print(f"\n  To watch it  peerinfer status --api {ready.http}{api_key}")
     console.print()
     for label, command in joining(ready):
         console.print(f"  {label:<11}  {command}")

@@ -16,6 +16,8 @@ from peerinfer.cli.client import Answer, NodeApi, api_option, open_client
 from peerinfer.cli.errors import CommandError, run_async
 from peerinfer.cli.output import plain_console, table_console
 
+INTRODUCES = "introduces peers to each other and serves no requests"
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 
 
@@ -109,19 +111,23 @@ def peers(api: NodeApi, as_json: bool) -> None:
         return
     content = run_async(_get, api, "/peerinfer/v1/peers")
     known, foreign = content.get("peers") or [], content.get("foreign") or []
-    if not known and not foreign:
+    links = content.get("links") or []
+    if not known and not foreign and not links:
         click.echo("no peers yet (`peerinfer status` says whom it does not reach)")
     if known:
         table_console().print(peers_table(known))
     for peer in foreign:
         through = " (through a relay)" if peer.get("link") == "relayed" else ""
         click.echo(f"{short(peer.get('peer_id'))}{through} {_foreign(peer.get('differs') or ())}")
+    for peer in links:  # of a bootstrap peer, which knows no more of them
+        addrs = peer.get("addrs") or ["-"]
+        click.echo(f"{short(peer.get('peer_id'))}  {peer.get('link') or '-'}  {addrs[0]}")
 
 
 def _foreign(differs: Sequence[str]) -> str:
     """What is to be said of a peer that shares the network and not the cache."""
     if "role" in differs:
-        return "introduces peers to each other and serves no requests"
+        return INTRODUCES
     return f"serves something else: {', '.join(differs) or 'its fingerprint'} differs"
 
 
@@ -137,36 +143,50 @@ async def _get_text(api: NodeApi, path: str) -> str:
 
 def status_table(status: Mapping[str, Any]) -> Table:
     """One node's status as two columns."""
-    requests, cache = _map(status, "requests"), _map(status, "cache")
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    table.add_row("peer", str(status.get("peer_id", "-")))
-    table.add_row("model", str(status.get("model", "-")))
-    table.add_row("engine", f"{status.get('engine', '-')}, {status.get('engine_state', '-')}")
+    serves, network = "role" not in status, _map(status, "network")
+    rows = [("peer", str(status.get("peer_id", "-")))]
+    if serves:
+        rows.append(("model", str(status.get("model", "-"))))
+        rows.append(("engine", f"{status.get('engine', '-')}, {status.get('engine_state', '-')}"))
+    else:
+        rows.append(("role", f"{status['role']}: {INTRODUCES}"))
     key_id = status.get("swarm_key_id")
-    table.add_row("swarm", "open" if key_id is None else f"closed, key {key_id}")
-    network = _map(status, "network")
-    table.add_row("links", links_line(network))
-    for address in network.get("unreached") or ():
-        table.add_row("not joined", f"{address.get('addr', '-')}: {address.get('reason', '-')}")
-    table.add_row("up for", duration(status.get("uptime_s")))
-    table.add_row(
-        "requests",
-        f"{_number(requests.get('received'))} received: {_number(requests.get('served_local'))} served here,"
-        f" {_number(requests.get('forwarded'))} forwarded, {_number(requests.get('refused'))} refused,"
-        f" {_number(requests.get('failed'))} failed;"
-        f" {_number(requests.get('served_for_peers'))} served for peers",
-    )
-    table.add_row(
-        "cache",
-        f"{_number(cache.get('pages'))} of {_number(cache.get('capacity_pages'))} pages"
-        f" of {_number(cache.get('page_size'))} tokens",
-    )
-    table.add_row("load", load_line(_map(status, "load")))
+    rows.append(("swarm", "open" if key_id is None else f"closed, key {key_id}"))
+    rows.append(("links", links_line(network, serves=serves)))
+    unreached = network.get("unreached") or ()
+    rows += [("not joined", f"{each.get('addr', '-')}: {each.get('reason', '-')}") for each in unreached]
+    if network.get("reservations") or not serves:
+        circuits = f"{_number(network.get('circuits'))} connections that it passes on"
+        rows.append(
+            ("relay", f"{_number(network.get('reservations'))} peers reachable through it, {circuits}")
+        )
+    rows.append(("up for", duration(status.get("uptime_s"))))
+    if serves:
+        rows += _work_rows(status)
     dropped = {kind: count for kind, count in _map(status, "dropped").items() if count}
-    table.add_row("dropped", ", ".join(f"{count} {kind}" for kind, count in dropped.items()) or "nothing")
+    rows.append(("dropped", ", ".join(f"{count} {kind}" for kind, count in dropped.items()) or "nothing"))
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def _work_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a node serves."""
+    requests, cache = _map(status, "requests"), _map(status, "cache")
+    received, here, forwarded, refused, failed, for_peers = (
+        _number(requests.get(kind))
+        for kind in ("received", "served_local", "forwarded", "refused", "failed", "served_for_peers")
+    )
+    became = f"{here} served here, {forwarded} forwarded, {refused} refused, {failed} failed"
+    pages, capacity = _number(cache.get("pages")), _number(cache.get("capacity_pages"))
+    return [
+        ("requests", f"{received} received: {became}; {for_peers} served for peers"),
+        ("cache", f"{pages} of {capacity} pages of {_number(cache.get('page_size'))} tokens"),
+        ("load", load_line(_map(status, "load"))),
+    ]
 
 
 STATE_STYLES = {"alive": "green", "suspect": "red", "left": "dim", "paused": "yellow", "loading": "yellow"}
@@ -198,11 +218,11 @@ def peers_table(known: list[Mapping[str, Any]]) -> Table:
     return table
 
 
-def links_line(network: Mapping[str, Any]) -> str:
+def links_line(network: Mapping[str, Any], *, serves: bool) -> str:
     """Whether a node is in a swarm, or alone."""
     links, relayed = network.get("links"), network.get("relayed_links")
     if links == 0:
-        return "none: it serves alone"
+        return "none: it serves alone" if serves else "none"
     through = f", {relayed} of them through a relay" if relayed else ""
     return f"{_number(links)}{through}"
 

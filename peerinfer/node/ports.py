@@ -111,6 +111,10 @@ class Standing:
     """Addresses that it was told to join through and whose peers are not linked, and why, as tried last."""
     relays: tuple[str, ...]
     """Multiaddrs, with `/p2p/…`, of peers through which this node is reached where it cannot be dialled."""
+    reservations: int = 0
+    """Peers that are reached through this one."""
+    circuits: int = 0
+    """Connections that it passes on now."""
 
 
 class OverlaySink(Protocol):

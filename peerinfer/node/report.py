@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from peerinfer.core.breaker import breaker_state
 from peerinfer.core.peer_view import PeerRecord
 from peerinfer.core.types import Load
 from peerinfer.node.context import Context
-from peerinfer.node.ports import Link
+from peerinfer.node.ports import Link, Overlay
 
 DROPPED = ("handshake", "discovery", "gossip", "snapshot", "request", "http")
 
@@ -14,19 +16,13 @@ DROPPED = ("handshake", "discovery", "gossip", "snapshot", "request", "http")
 def status(node: Context, *, uptime_s: float) -> dict[str, object]:
     """`/peerinfer/v1/status`."""
     info = node.engine.info
-    links, standing = node.overlay.links(), node.overlay.standing()
     return {
         "peer_id": node.me,
         "addrs": list(node.overlay.addrs()),
         "model": info.model,
         "fingerprint": node.fingerprint.hex(),
         "swarm_key_id": node.swarm_key.key_id if node.swarm_key else None,
-        "network": {
-            "links": len(links),
-            "relayed_links": sum(link.relayed for link in links.values()),
-            "unreached": [{"addr": addr, "reason": why} for addr, why in standing.unreached.items()],
-            "relays": list(standing.relays),
-        },
+        "network": network_json(node.overlay),
         "policy": node.config.routing.policy,
         "engine": info.kind,
         "engine_state": str(node.engine_state),
@@ -49,8 +45,26 @@ def status(node: Context, *, uptime_s: float) -> dict[str, object]:
             "lost_by_forwarding_s": node.totals.lost_by_forwarding_s,
             "rented_prefixes": len(node.rents),
         },
-        "dropped": {kind: node.dropped[kind] for kind in DROPPED},
+        "dropped": dropped_json(node.dropped),
     }
+
+
+def network_json(overlay: Overlay) -> dict[str, object]:
+    """Whether a peer is in a swarm or alone, and what it does for others."""
+    links, standing = overlay.links(), overlay.standing()
+    return {
+        "links": len(links),
+        "relayed_links": sum(link.relayed for link in links.values()),
+        "unreached": [{"addr": addr, "reason": why} for addr, why in standing.unreached.items()],
+        "relays": list(standing.relays),
+        "reservations": standing.reservations,
+        "circuits": standing.circuits,
+    }
+
+
+def dropped_json(dropped: Mapping[str, int]) -> dict[str, int]:
+    """What was refused, by kind."""
+    return {kind: dropped.get(kind, 0) for kind in DROPPED}
 
 
 def peers(node: Context, *, now: float) -> dict[str, object]:
@@ -61,7 +75,7 @@ def peers(node: Context, *, now: float) -> dict[str, object]:
         {
             "peer_id": peer,
             "addrs": list(links[peer].addrs) if peer in links else [],
-            "link": _link_json(links.get(peer)),
+            "link": link_json(links.get(peer)),
             "differs": list(fields),
         }
         for peer, fields in sorted(node.foreign.items())
@@ -69,7 +83,8 @@ def peers(node: Context, *, now: float) -> dict[str, object]:
     return {"peers": known, "foreign": foreign}
 
 
-def _link_json(link: Link | None) -> str | None:
+def link_json(link: Link | None) -> str | None:
+    """How a peer is linked, if it is."""
     if link is None:
         return None
     return "relayed" if link.relayed else "direct"
@@ -79,7 +94,7 @@ def _peer_json(node: Context, record: PeerRecord, link: Link | None, now: float)
     return {
         "peer_id": record.peer,
         "addrs": list(record.addrs),
-        "link": _link_json(link),
+        "link": link_json(link),
         "state": str(node.view.state(record.peer, now=now)),
         "rtt_s": record.round_trip_s,
         "prediction_error_s": record.prediction_error_s,

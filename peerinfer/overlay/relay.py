@@ -44,6 +44,12 @@ class Relay:
         host.host.set_stream_handler(TProtocol(HOP_PROTOCOL), self.accept)
 
     @property
+    def reservations(self) -> int:
+        """How many peers can be reached through here now."""
+        now = trio.current_time()
+        return sum(until > now and self._is_linked(peer) for peer, until in self._reserved.items())
+
+    @property
     def circuits(self) -> int:
         """How many there are now."""
         return self._circuits.total() // 2

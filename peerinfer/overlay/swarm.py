@@ -141,8 +141,9 @@ class Swarm:
         self._discovery = Discovery(host, nursery=nursery, links=self.links, found=self._found)
         host.host.set_stream_handler(TProtocol(REQUEST_PROTOCOL), self.streams.accept)
         host.host.set_stream_handler(TProtocol(SNAPSHOT_PROTOCOL), self.pull.accept)
+        self._relay = None
         if config.relay:
-            Relay(
+            self._relay = Relay(
                 host,
                 circuits_max=config.relay_circuits_max,
                 refused=lambda peer, reason: sink.dropped("handshake", peer, reason),
@@ -203,6 +204,8 @@ class Swarm:
         return Standing(
             unreached={**self._not_dialled(), **self._dialler.unreached()},
             relays=tuple(f"{addr}/p2p/{relay}" for relay in relays for addr in links[relay].addrs),
+            reservations=self._relay.reservations if self._relay else 0,
+            circuits=self._relay.circuits if self._relay else 0,
         )
 
     def _not_dialled(self) -> dict[str, str]:

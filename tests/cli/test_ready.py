@@ -94,6 +94,12 @@ def test_a_bootstrap_peer_shows_no_api() -> None:
     assert f"peerinfer join {LAN}" in shown
 
 
+def test_a_bootstrap_peer_that_tells_how_it_is_doing_says_whom_to_ask() -> None:
+    shown = block(replace(READY, model=None, engine=None, engine_state=None, api_key_file="api.key"))
+    assert "To watch it  peerinfer status --api http://127.0.0.1:8000 --api-key-file api.key\n" in shown
+    assert "OpenAI" not in shown
+
+
 def test_a_bootstrap_peer_of_a_closed_swarm_shows_how_to_invite_through_it() -> None:
     """It has no API that `invite` could ask, so the line names its addresses."""
     bootstrap = replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -158,11 +159,13 @@ def test_a_mistake_is_one_line_and_status_2(tmp_path: Path, arguments: tuple[str
     assert result.stderr.count("\n") == 1
 
 
-def test_a_bootstrap_peers_help_speaks_of_no_http_port() -> None:
-    """It has no HTTP face: what its options say must not send anybody looking for one."""
-    options = run("bootstrap", "--help").stdout.partition("Options:")[2]
-    assert "HTTP" not in options
-    assert "one per HTTP port" in " ".join(run("serve", "--help").stdout.split())
+def test_a_bootstrap_peers_help_is_about_a_bootstrap_peer() -> None:
+    """Its data directory has no HTTP port in its name, and its HTTP face is only there for who asks."""
+    shown, of_node = (" ".join(run(command, "--help").stdout.split()) for command in ("bootstrap", "serve"))
+    assert "[default: one for a bootstrap peer]" in shown
+    assert "ask this peer (--api). [default: nowhere]" in shown
+    assert "once HTTP answers" not in shown
+    assert "[default: one per HTTP port]" in of_node
 
 
 def test_a_missing_default_model_is_told_where_nobody_can_be_asked(
@@ -186,9 +189,9 @@ def test_nodes_meet_through_a_bootstrap_peer(tmp_path: Path) -> None:
     """The config file in `bootstrap/` works but for its port and directory."""
     config = Path(__file__).parents[2] / "bootstrap" / "config.toml"
     overrides = ("--config", str(config), "--data-dir", str(tmp_path / "boot" / "data"), *LOOPBACK, "--json")
-    with running(tmp_path / "boot", "bootstrap", *overrides) as boot:
+    with running(tmp_path / "boot", "bootstrap", *overrides, "--http", "127.0.0.1:0") as boot:
         ready = json.loads(boot.wait_for("\n"))
-        assert (ready["http"], ready["model"], ready["engine"]) == (None, None, None)
+        assert (ready["model"], ready["engine"]) == (None, None)
         joins = ("join", ready["listen"][0], "--http", "127.0.0.1:0", "--json")
         with (
             running(tmp_path / "1", *simulated(tmp_path / "1", *joins)) as first,
@@ -198,6 +201,12 @@ def test_nodes_meet_through_a_bootstrap_peer(tmp_path: Path) -> None:
             second.wait_for("state=alive", in_stderr=True)
             shown = run("peers", "--api", json.loads(first.wait_for("\n"))["http"]).stdout
             assert f"…{ready['peer_id'][-6:]} introduces peers to each other" in shown
+            boot.wait_for("peers=2 reservations=", in_stderr=True)
+            told = run("status", "--api", ready["http"]).stdout
+            assert "bootstrap: introduces peers" in told
+            assert re.search(r"^links +2 *$", told, re.MULTILINE)
+            assert run("peers", "--api", ready["http"]).stdout.count(" direct ") == 2
+            assert run("invite", "--api", ready["http"]).stdout.startswith("pinv1")
         status, seconds = boot.stop(signal.SIGTERM)
     assert (status, seconds < STOP_S, "Traceback" in boot.stderr) == (0, True, False)
 

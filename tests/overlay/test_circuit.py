@@ -81,7 +81,8 @@ async def test_two_that_cannot_dial_each_other_are_linked_through_a_relay(world:
         links = a.overlay.links()
         assert (links[b.id].relayed, links[relay.id].relayed) == (True, False)
         assert relay.address in a.overlay.standing().relays
-        assert not relay.overlay.standing().relays
+        at_relay = relay.overlay.standing()
+        assert (at_relay.relays, at_relay.reservations, at_relay.circuits) == ((), 2, 1)
         assert len(await answer(a, b.id, request("r1"))) == DATA_FRAMES + 2
         assert len(await answer(b, a.id, request("r2"))) == DATA_FRAMES + 2
         await assert_gossip_flows(a, b)
