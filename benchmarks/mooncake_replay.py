@@ -247,7 +247,7 @@ class Replay:
     def decide(self, now: float, entry: int, prompt: Prompt, *, begun: float, refused: int) -> None:
         """Ask the best, where that is worth a round trip."""
         targets = self.rank(now, entry, prompt).targets
-        peers = worth_asking(targets, self.routing, was_refused=refused > 0)
+        peers = worth_asking(targets, self.routing, prompt_tokens=prompt.tokens or 0, was_refused=refused > 0)
         self.asked += len(peers)
         for peer in peers:
             number = number_of(peer)

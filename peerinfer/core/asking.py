@@ -3,8 +3,11 @@
 What is known of a peer's load is up to a polling interval old, and others forward to it meanwhile. Two cures,
 each for one round trip. *Ask* the few best at once and decide anew, where a wait may be large against the
 round trip; how large is judged by the wait that was told and, since that may be over or have only begun, by
-how busy the target was lately. And let the target have the *last word*: a request says how long it may wait
-there before the next best would have been faster, and a target whose wait is longer refuses at once.
+how busy the target was lately. And where nobody seems to have a prompt, all of its prefill is at stake:
+another entry node may just have sent the same somewhere, and where it is computed now it will be looked for
+later. So whoever is asked says what it has of the prompt, too, or is about to have. And let the target have
+the *last word*: a request says how long it may wait there before the next best would have been faster, and a
+target whose wait is longer refuses at once.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ RECENT_S = 43.0
 WAIT_TIMES = 1.1  # guess
 """A wait that is this many times the expected one is as expected. Higher: fewer refusals, and later ones."""
 
+NEW_BELOW = 0.5  # guess
+"""A prompt is new if the best target has less of it than this. Higher: more are asked about."""
+
 PREFILLS_PER_REFUSAL = 0.5  # guess
 """Higher: what was refused stays sooner, and bursts at one entry are shared out less evenly."""
 
 
 def worth_asking(
-    targets: Sequence[Candidate], config: RoutingConfig, *, was_refused: bool
+    targets: Sequence[Candidate], config: RoutingConfig, *, prompt_tokens: int, was_refused: bool
 ) -> tuple[PeerId, ...]:
     """The best peers, if asking them is worth a round trip: always after a refusal, since others are then
     busier than they seemed, too."""
@@ -34,10 +40,12 @@ def worth_asking(
     if not asked:
         return ()
     best = targets[0]
-    busy = min(1.0, best.recent_work_s / RECENT_S)
-    wait_s = best.wait_s + busy * best.prefill_s
+    known_tokens = best.expected_cached_tokens + best.in_flight_tokens
+    is_new = known_tokens < NEW_BELOW * prompt_tokens
+    busy = 1.0 if is_new else min(1.0, best.recent_work_s / RECENT_S)
+    at_stake_s = best.wait_s + busy * best.prefill_s
     round_trip_s = max(target.rtt_s for target in asked)
-    if was_refused or wait_s > config.ask_above_round_trips * round_trip_s:
+    if was_refused or at_stake_s > config.ask_above_round_trips * round_trip_s:
         return tuple(target.peer for target in asked)
     return ()
 

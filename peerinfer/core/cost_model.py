@@ -37,12 +37,17 @@ class Rates:
         """As long as nobody has measured any."""
         return cls(config.prior_prefill_tokens_per_s, config.prior_decode_tokens_per_s)
 
-    def learn(self, own: Load, peers: Iterable[Load], config: RoutingConfig) -> None:
-        """This node's own rates if they are measured, else those that are typical of its peers."""
+    def learn(self, own: Load, peers: Iterable[Load], config: RoutingConfig) -> bool:
+        """This node's own rates if they are measured, else those that are typical of its peers.
+
+        Returns whether the prefill rate is the first that was measured anywhere: waits that were reckoned
+        with the prior may be far off then.
+        """
+        was_prior = self.prefill_tokens_per_s == config.prior_prefill_tokens_per_s
         if own.prefill_tokens_per_s and own.decode_tokens_per_s:
             self.prefill_tokens_per_s = own.prefill_tokens_per_s
             self.decode_tokens_per_s = own.decode_tokens_per_s
-            return
+            return was_prior
         loads = list(peers)
         self.prefill_tokens_per_s = (
             own.prefill_tokens_per_s
@@ -54,6 +59,7 @@ class Rates:
             or typical(load.decode_tokens_per_s for load in loads)
             or config.prior_decode_tokens_per_s
         )
+        return was_prior and self.prefill_tokens_per_s != config.prior_prefill_tokens_per_s
 
 
 def typical(rates: Iterable[float]) -> float:

@@ -30,17 +30,20 @@ from peerinfer.core.frames import (
     Request,
     Wait,
 )
-from peerinfer.core.types import Endpoint, Given, Load, Usage
+from peerinfer.core.types import Endpoint, Given, Holding, Load, PageKey, Usage
 from peerinfer.core.wire import ID_CHARS_MAX, Fields, clamped, is_label, load_fields, read_map, whole
 
 FRAME_OVERHEAD_BYTES_MAX = 64 * 1024
 """What a request frame may have beyond its body."""
 FRAME_BYTES_MAX = 16 * 1024 * 1024 + FRAME_OVERHEAD_BYTES_MAX
 """The longest frame of the protocol. A node may read less: its own longest request body and the overhead."""
+ASKED_KEYS_BYTES_MAX = 32 * 1024
+"""Of a longer prompt the first 4,096 pages are asked for: half of what a frame may have beyond a body."""
 SECONDS_MAX = 7 * 24 * 3600.0
 MESSAGE_CHARS_MAX = 1024
 CODE_CHARS_MAX = 256
 _TOKEN_BYTES = 4
+_KEY_BYTES = 8
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -144,18 +147,25 @@ def _write_refuse(frame: Refuse) -> dict[str, object]:
 
 def _write_ask(frame: Ask) -> dict[str, object]:
     assert is_label(frame.id, chars_max=ID_CHARS_MAX)
-    return {
+    fields: dict[str, object] = {
         "prompt_tokens": whole(frame.prompt_tokens),
         "expected_cached_tokens": whole(frame.expected_cached_tokens),
     }
+    if frame.keys:
+        keys = frame.keys[: ASKED_KEYS_BYTES_MAX // _KEY_BYTES]
+        fields["keys"] = struct.pack(f"<{len(keys)}Q", *keys)
+    return fields
 
 
 def _write_wait(frame: Wait) -> dict[str, object]:
-    return {
+    fields = {
         "wait_s": clamped(frame.wait_s, most=SECONDS_MAX),
         **_write_stamp(frame),
         "known_incarnation": whole(frame.known_incarnation),
     }
+    if frame.holding is not None:
+        fields["holding"] = {name: whole(pages) for name, pages in frame.holding._asdict().items()}
+    return fields
 
 
 def _write_end(frame: EndFrame) -> dict[str, object]:
@@ -251,6 +261,7 @@ def _read_ask(id: str, fields: Fields) -> Ask:
         id=id,
         prompt_tokens=fields.uint("prompt_tokens"),
         expected_cached_tokens=fields.uint("expected_cached_tokens"),
+        keys=_keys(fields, "keys") if fields.has("keys") else (),
     )
 
 
@@ -263,6 +274,7 @@ def _read_wait(id: str, fields: Fields) -> Wait:
         load=fields.load("load"),
         yours=_read_given(fields, "yours"),
         known_incarnation=fields.uint("known_incarnation", default=0),
+        holding=_read_holding(fields, "holding"),
     )
 
 
@@ -295,6 +307,13 @@ def _read_given(fields: Fields, name: str) -> Given | None:
     return Given(given.uint("requests"), given.uint("tokens"))
 
 
+def _read_holding(fields: Fields, name: str) -> Holding | None:
+    if not fields.has(name):
+        return None
+    holding = fields.map(name)
+    return Holding(holding.uint("cached_pages"), holding.uint("coming_pages"))
+
+
 def _packed(token_ids: tuple[int, ...]) -> bytes:
     return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
@@ -304,6 +323,13 @@ def _tokens(fields: Fields, name: str) -> tuple[int, ...]:
     if len(packed) % _TOKEN_BYTES:
         raise WireError(f"{name}: not 4 bytes each")
     return struct.unpack(f"<{len(packed) // _TOKEN_BYTES}I", packed)
+
+
+def _keys(fields: Fields, name: str) -> tuple[PageKey, ...]:
+    packed = fields.blob(name, bytes_max=ASKED_KEYS_BYTES_MAX)
+    if len(packed) % _KEY_BYTES:
+        raise WireError(f"{name}: not {_KEY_BYTES} bytes each")
+    return struct.unpack(f"<{len(packed) // _KEY_BYTES}Q", packed)
 
 
 def _one_of(words: dict[str, Any], fields: Fields, name: str) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from peerinfer.core.types import Endpoint, Given, Load, Usage
+from peerinfer.core.types import Endpoint, Given, Holding, Load, PageKey, Usage
 
 RefuseCode = Literal["overloaded", "draining", "not_ready", "wrong_model", "bad_request", "slower"]
 
@@ -99,6 +99,8 @@ class Ask:
     id: str
     prompt_tokens: int
     expected_cached_tokens: int
+    keys: tuple[PageKey, ...] = ()
+    """The prompt's whole pages: what is there of them? Empty where only the wait is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,8 @@ class Wait:
     incarnation: int
     seq: int
     load: Load
+    holding: Holding | None = None
+    """What is here of the pages that were asked for; None if none were."""
     known_incarnation: int = 0
     """The asker's incarnation as this node knows it; an asker that finds it above its own goes beyond it."""
     yours: Given | None = None

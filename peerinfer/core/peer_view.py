@@ -226,7 +226,9 @@ class PeerView:
 
     def measured_here(self, load: Load) -> None:
         """This node's load: who has measured no rates counts as this node, and this node as its peers."""
-        self.rates.learn(load, (peer.load for peer in self._peers.values()), self._config.routing)
+        if self.rates.learn(load, (peer.load for peer in self._peers.values()), self._config.routing):
+            for peer in self._peers.values():
+                peer.weigh()
 
     def forwarded(self, peer: PeerId, uncached_tokens: int, keys: Sequence[PageKey] = ()) -> None:
         """A request goes there, or stays here if `peer` is this node; it counts from now on: its tokens as
@@ -342,15 +344,9 @@ class PeerView:
         if snapshot.seq > known.load_seq:
             known.told_load(snapshot.load, seq=snapshot.seq, now=now)
         known.paused_until = -inf
-        if snapshot.paused_for_s > 0.0:
-            known.paused_until = resume_at(
-                snapshot.paused_for_s,
-                self._config.push_back,
-                me=self.me,
-                peer=known.peer,
-                seq=snapshot.seq,
-                now=now,
-            )
+        if (pause_s := snapshot.paused_for_s) > 0.0:
+            config, seq = self._config.push_back, snapshot.seq
+            known.paused_until = resume_at(pause_s, config, me=self.me, peer=known.peer, seq=seq, now=now)
         known.weigh()
 
     def given(self, peer: PeerId) -> Given:

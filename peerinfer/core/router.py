@@ -12,6 +12,7 @@ a multiple of what the engine there can reuse. An engine reuses no less than we 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from peerinfer.config import RoutingConfig
@@ -21,10 +22,11 @@ from peerinfer.core.peer import Peer, PeerStatus
 from peerinfer.core.peer_view import PeerView
 from peerinfer.core.policies import POLICIES, TARGETS_MAX, Candidate, Situation
 from peerinfer.core.rent import RentLedger, Tenancy
-from peerinfer.core.types import Load, PageKey, PeerId
+from peerinfer.core.types import Holding, Load, PageKey, PeerId
 
 __all__ = ["Candidate", "OwnState", "Prompt", "Ranking", "rank"]
 
+NOTHING_TOLD: Mapping[PeerId, Holding] = {}
 SKIPPED_MAX = 32
 """Unusable peers that are kept with a decision."""
 
@@ -76,16 +78,18 @@ def rank(
     draw: float,
     target: PeerId | None = None,
     rents: RentLedger | None = None,
+    told: Mapping[PeerId, Holding] = NOTHING_TOLD,
 ) -> Ranking:
     """The targets for a request. Raises ValueError for an unknown policy.
 
     `target` overrides the policy: that node or, if it cannot be forwarded to, nobody. `turn` counts
     requests and `draw` is uniform in [0, 1): what round-robin and random need, since the core has neither
     memory nor randomness of its own. Without `rents` the policy `cost` always takes what is cheaper now.
+    `told` is what peers that were just asked have of this prompt, which goes before what is known of them.
     """
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
-    weighing = _Weighing(view, prompt, own, config)
+    weighing = _Weighing(view, prompt, own, config, told)
     mine = weighing.mine()
     # Where it is not known how far a peer is, one forward may lose more than all of them will ever save.
     measured_only = policy == "cost" and own.ready and target is None
@@ -125,8 +129,16 @@ def rank(
 class _Weighing:
     """One prompt, weighed at every node."""
 
-    def __init__(self, view: PeerView, prompt: Prompt, own: OwnState, config: RoutingConfig) -> None:
+    def __init__(
+        self,
+        view: PeerView,
+        prompt: Prompt,
+        own: OwnState,
+        config: RoutingConfig,
+        told: Mapping[PeerId, Holding],
+    ) -> None:
         self._view, self._keys, self._own, self._config = view, prompt.keys, own, config
+        self._told = told
         self._tokens = prompt.tokens or 0
         self.busy = 0
         """Nodes that have prefill to do; others may only have answers to end."""
@@ -179,6 +191,7 @@ class _Weighing:
         page_size, cacheable_tokens = self._view.page_size, self._cacheable_tokens
         tokens, own_s_per_token = self._tokens, self._s_per_token
         sent_s, others_per_s = transfer_s(tokens), self._others_per_s
+        told = self._told
         own_error_s, bias_s_max = self._view.own_error.at(now), self._config.bias_s_max
         options: list[Candidate] = []
         skipped: list[Peer] = []
@@ -188,16 +201,17 @@ class _Weighing:
                 skipped.append(peer)
                 continue
             matched = matches[peer.estimate.slot]
+            coming = matched
+            if told and (holding := told.get(peer.peer)) is not None:
+                matched, coming = holding
             expected = matched * page_size
             if expected > cacheable_tokens:
                 expected = cacheable_tokens
             if peer.reuse_tokens > 1:
                 expected -= expected % peer.reuse_tokens
-            in_flight = 0
             if peer.has_in_flight:
-                coming = peer.in_flight.match_prefix(self._keys, matched)
-                if coming > matched:
-                    in_flight = self._reusable(coming, peer.reuse_tokens) - expected
+                coming = max(coming, peer.in_flight.match_prefix(self._keys, matched))
+            in_flight = self._reusable(coming, peer.reuse_tokens) - expected if coming > matched else 0
             s_per_token = peer.prefill_s_per_token or own_s_per_token
             prefill_s = (tokens - expected - in_flight) * s_per_token
             ahead_s = peer.unsettled_wait_s

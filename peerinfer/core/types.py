@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NewType
+from typing import Literal, NamedTuple, NewType
 
 PeerId = NewType("PeerId", str)
 """A node's libp2p peer id in base58, e.g. `12D3KooW…`."""
@@ -73,6 +73,14 @@ class Given:
     def minus(self, other: Given) -> Given:
         """What is left without the other; never less than nothing."""
         return Given(max(0, self.requests - other.requests), max(0, self.tokens - other.tokens))
+
+
+class Holding(NamedTuple):
+    """What a node has of a prompt right now, in whole pages from its begin."""
+
+    cached_pages: int
+    coming_pages: int
+    """The same with those behind them that it computes for requests which it was given before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

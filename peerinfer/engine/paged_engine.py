@@ -122,7 +122,7 @@ class PagedEngine(ABC, Generic[Blob]):
             running=running,
             queued=len(self._jobs) - running,
             queued_prefill_tokens=sum(map(self._prefill_left, self._jobs)),
-            recent_prefill_tokens=round(self._recent_prefill.at(trio.current_time())),
+            recent_prefill_tokens=round(self._recent_prefill.at(trio.current_time())) + self._begun(),
             prefill_tokens_per_s=self._prefill_rate.per_s,
             decode_tokens_per_s=self._decode_rate.per_s,
             slots=self.info.slots,
@@ -148,6 +148,10 @@ class PagedEngine(ABC, Generic[Blob]):
         """So many prompt tokens were computed, which took so long."""
         self._prefill_rate.add(tokens, seconds)
         self._recent_prefill.add(tokens, now=trio.current_time())
+
+    def _begun(self) -> int:
+        """Tokens that have been computed of a prompt and not been told by `_prefilled`."""
+        return 0
 
     def _prefill_left(self, job: Job) -> int:
         """Prompt tokens still to be computed for a job and for none before it."""

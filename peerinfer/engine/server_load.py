@@ -126,12 +126,14 @@ class ServerLoad:
         foreign = self._foreign if fresh else 0
         total = len(self._mine) + foreign
         filled = self._slots if self._slots_filled is None or not fresh else self._slots_filled
+        # Of prompts that are not done yet, what is: it has left the queue, and is not lost in between.
+        begun = sum(each.uncached_tokens - each.prefill_left for each in self._mine if each.prefill_left)
         return Load(
             running=min(total, filled),
             queued=max(0, total - filled),
             queued_prefill_tokens=sum(request.prefill_left for request in self._mine)
             + (self._foreign_tokens if foreign else 0),
-            recent_prefill_tokens=round(self._recent.at(now)),
+            recent_prefill_tokens=round(self._recent.at(now)) + begun,
             prefill_tokens_per_s=self._counted_rate.per_s or self._seen_rate.per_s,
             decode_tokens_per_s=self._decode_rate.per_s,
             slots=self._slots,

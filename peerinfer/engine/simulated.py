@@ -174,3 +174,9 @@ class SimulatedEngine(PagedEngine[None]):
         _, begin, end = self._prefill
         share = (end - trio.current_time()) / (end - begin)
         return math.ceil(job.prefill_left * min(1.0, max(0.0, share)))
+
+    def _begun(self) -> int:
+        job = self._prefill[0] if self._prefill else None
+        if job is None or job.prefill_left is None:
+            return 0
+        return job.prefill_left - self._prefill_left(job)

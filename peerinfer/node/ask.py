@@ -1,4 +1,8 @@
-"""Asking peers for their true wait, several at once. What they answer is in the view when this returns."""
+"""Asking peers for their true wait, several at once, and for what they have of a prompt.
+
+Their loads are in the view when this returns; what they have holds for this prompt and this moment, and is
+returned.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import trio
 
 from peerinfer.core.frames import Ask, Wait
 from peerinfer.core.router import Prompt
-from peerinfer.core.types import PeerId
+from peerinfer.core.types import Holding, PeerId
 from peerinfer.node.context import Context, log
 from peerinfer.node.ports import PeerLostError
 
@@ -18,26 +22,32 @@ ASK_ROUND_TRIPS = 3.0
 """A peer that takes longer than so many round trips is not waited for."""
 
 
-async def ask_all(node: Context, peers: Sequence[PeerId], prompt: Prompt) -> None:
-    """Ask these peers at the same time, and wait for the answers, but not long."""
+async def ask_all(node: Context, peers: Sequence[PeerId], prompt: Prompt) -> dict[PeerId, Holding]:
+    """Ask these peers at the same time, and wait for the answers, but not long. Returns what they hold."""
+    told: dict[PeerId, Holding] = {}
     known = [record for peer in peers if (record := node.view.get(peer)) is not None]
     prior_s = node.config.routing.prior_round_trip_s
     slowest_s = max([prior_s if each.round_trip_s is None else each.round_trip_s for each in known] or [0.0])
     with trio.move_on_after(max(ASK_S_MIN, ASK_ROUND_TRIPS * slowest_s)):
         async with trio.open_nursery() as nursery:
             for record in known:
-                nursery.start_soon(_ask, node, record.peer, prompt)
+                nursery.start_soon(_ask, node, record.peer, prompt, told)
+    return told
 
 
-async def _ask(node: Context, peer: PeerId, prompt: Prompt) -> None:
+async def _ask(node: Context, peer: PeerId, prompt: Prompt, told: dict[PeerId, Holding]) -> None:
     try:
         async with node.overlay.open_call(peer) as call:
-            await call.send(Ask(id="ask", prompt_tokens=prompt.tokens or 0, expected_cached_tokens=0))
+            await call.send(
+                Ask(id="ask", prompt_tokens=prompt.tokens or 0, expected_cached_tokens=0, keys=prompt.keys)
+            )
             frame = await call.receive()
     except PeerLostError:
         return  # the overlay has told
     if isinstance(frame, Wait):
         now = trio.current_time()
+        if frame.holding is not None:
+            told[peer] = _plausible(frame.holding, pages=len(prompt.keys))
         node.view.observe_load(
             peer,
             frame.load,
@@ -48,3 +58,9 @@ async def _ask(node: Context, peer: PeerId, prompt: Prompt) -> None:
         )
     else:
         log.debug("peer=%s answered an ask with %s", peer, type(frame).__name__)
+
+
+def _plausible(holding: Holding, *, pages: int) -> Holding:
+    """What a peer may say of a prompt of so many pages."""
+    cached = min(pages, holding.cached_pages)
+    return Holding(cached, max(cached, min(pages, holding.coming_pages)))

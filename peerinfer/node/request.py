@@ -10,7 +10,7 @@ here: it is served where it arrived (node/serve.py), so no request takes two hop
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,8 +19,8 @@ import trio
 
 from peerinfer.config import RoutingConfig
 from peerinfer.core.asking import margin_s, wait_at_most_s, worth_asking
-from peerinfer.core.router import Candidate, Prompt, Ranking, rank
-from peerinfer.core.types import Chunk, End, EngineState, InferRequest, RequestError
+from peerinfer.core.router import NOTHING_TOLD, Candidate, Prompt, Ranking, rank
+from peerinfer.core.types import Chunk, End, EngineState, Holding, InferRequest, PeerId, RequestError
 from peerinfer.node.ask import ask_all
 from peerinfer.node.context import Context
 from peerinfer.node.continuation import Serving, answer_of, first_item, read_prompt
@@ -126,14 +126,16 @@ async def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: 
     if policy == "cost" and r.target is None:
         refused = _refused(decision)
         was_refused = refused > 0 and decision.attempts[-1].outcome == "slower"
-        peers = worth_asking(ranking.targets, routing, was_refused=was_refused)
+        peers = worth_asking(
+            ranking.targets, routing, prompt_tokens=prompt.tokens or 0, was_refused=was_refused
+        )
         if peers:
-            await ask_all(node, peers, prompt)
+            told = await ask_all(node, peers, prompt)
             if refused:
                 routing = replace(
                     routing, forward_margin_s=margin_s(routing, ranking.targets, refused=refused)
                 )
-            ranking = _rank(node, r, prompt, policy, routing)
+            ranking = _rank(node, r, prompt, policy, routing, told)
     if ranking.tenancy is not None:
         node.rents.note(
             ranking.tenancy,
@@ -152,7 +154,14 @@ async def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: 
     return ranking
 
 
-def _rank(node: Context, r: Incoming, prompt: Prompt, policy: str, routing: RoutingConfig) -> Ranking:
+def _rank(
+    node: Context,
+    r: Incoming,
+    prompt: Prompt,
+    policy: str,
+    routing: RoutingConfig,
+    told: Mapping[PeerId, Holding] = NOTHING_TOLD,
+) -> Ranking:
     """One look at the view. Synchronous, hence atomic."""
     return rank(
         node.view,
@@ -165,6 +174,7 @@ def _rank(node: Context, r: Incoming, prompt: Prompt, policy: str, routing: Rout
         draw=node.rng.random(),
         target=r.target,
         rents=node.rents,
+        told=told,
     )
 
 

@@ -29,7 +29,7 @@ from peerinfer.core.frames import (
     Terminal,
     Wait,
 )
-from peerinfer.core.types import Chunk, Given, InferRequest, PageKey, RequestError
+from peerinfer.core.types import Chunk, Given, Holding, InferRequest, PageKey, RequestError
 from peerinfer.node.context import Context, log
 from peerinfer.node.decisions import Attempt, Decision
 from peerinfer.node.ports import Call, EngineAwayError, EngineError, PeerLostError
@@ -62,8 +62,15 @@ def _answer_ask(node: Context, call: Call, ask: Ask) -> Wait:
         seq=stamp.seq,
         load=node.told_load(),
         yours=node.at_work.given(call.peer),
+        holding=_holding(node, ask.keys) if ask.keys else None,
         known_incarnation=node.view.known_incarnation(call.peer),
     )
+
+
+def _holding(node: Context, keys: Sequence[PageKey]) -> Holding:
+    """What is here of a prompt, or will be when its turn comes."""
+    cached = node.view.own.match_prefix(keys)
+    return Holding(cached, node.view.own_in_flight.match_prefix(keys, cached))
 
 
 def _refusal(node: Context, call: Call, request: Request) -> Refuse | None:
@@ -238,10 +245,9 @@ class _Service:
     def _promised(self, token_ids: Sequence[int] | None, keys: Sequence[PageKey]) -> int:
         """What is cached, or will be when its turn comes; the entry node could only estimate it. A prompt's
         last token is always computed."""
-        view, size = self._node.view, self._node.hasher.page_size
+        size = self._node.hasher.page_size
         cacheable = max(0, len(token_ids or ()) - 1) // size * size
-        pages = view.own_in_flight.match_prefix(keys, view.own.match_prefix(keys))
-        return min(cacheable, pages * size)
+        return min(cacheable, _holding(self._node, keys).coming_pages * size)
 
     async def _watch_cancel(self, scope: trio.CancelScope) -> None:
         """The only frame an entry node may send now is a cancel; its stream's end ends everything."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from peerinfer.config import Config
 from peerinfer.core.peer_view import Applied, PeerView
 from peerinfer.core.radix_tree import RadixTree
 from peerinfer.core.rent import RentLedger
-from peerinfer.core.router import OwnState, Prompt, Ranking, rank
+from peerinfer.core.router import NOTHING_TOLD, OwnState, Prompt, Ranking, rank
 from peerinfer.core.snapshot import Snapshot
-from peerinfer.core.types import Load, NodeState, PageKey, PeerId
+from peerinfer.core.types import Holding, Load, NodeState, PageKey, PeerId
 
 ME = PeerId("me")
 A, B, C, D = (PeerId(name) for name in ("peer-a", "peer-b", "peer-c", "peer-d"))
@@ -118,6 +118,7 @@ class Swarm:
         draw: float = 0.0,
         own: OwnState | None = None,
         target: PeerId | None = None,
+        told: Mapping[PeerId, Holding] = NOTHING_TOLD,
     ) -> Ranking:
         """A decision now."""
         return rank(
@@ -131,6 +132,7 @@ class Swarm:
             draw=draw,
             target=target,
             rents=self.rents,
+            told=told,
         )
 
 

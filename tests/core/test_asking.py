@@ -23,8 +23,12 @@ def candidate(peer: str, *, wait_s: float = 0.0, prefill_s: float = 1.0, busy: f
     return Candidate(cost_s, peer != ME, wait_s, peer, 0, 0, prefill_s, rtt_s, age_s, recent_s, 0.0)  # type: ignore[arg-type]
 
 
-def asked(*targets: Candidate, was_refused: bool = False, config: RoutingConfig = CONFIG) -> tuple[str, ...]:
-    return worth_asking(targets, config, was_refused=was_refused)
+def asked(
+    *targets: Candidate, was_refused: bool = False, cached: int = 900, config: RoutingConfig = CONFIG
+) -> tuple[str, ...]:
+    """Of 1,000 tokens, these are cached at all of them."""
+    held = [each._replace(expected_cached_tokens=cached) for each in targets]
+    return worth_asking(held, config, prompt_tokens=1000, was_refused=was_refused)
 
 
 def test_idle_nodes_are_not_asked() -> None:
@@ -39,6 +43,15 @@ def test_the_best_peers_are_asked_where_a_long_wait_was_told() -> None:
 def test_they_are_asked_where_the_best_was_busy_lately_and_much_is_at_stake() -> None:
     assert asked(candidate(A, busy=0.5), candidate(B)) == (A, B)
     assert asked(candidate(A, busy=0.5, prefill_s=0.1), candidate(B)) == ()
+
+
+def test_they_are_asked_where_most_of_the_prompt_is_new_and_much_is_at_stake() -> None:
+    """Somebody else may just have sent it somewhere."""
+    assert asked(candidate(ME), candidate(A), candidate(B), cached=400) == (A, B)
+    assert asked(candidate(ME), candidate(A), cached=600) == ()
+    assert asked(candidate(ME, prefill_s=0.1), candidate(A, prefill_s=0.1), cached=400) == ()
+    coming = candidate(ME)._replace(in_flight_tokens=600)
+    assert asked(coming, candidate(A), cached=0) == ()
 
 
 def test_they_are_asked_after_a_refusal_in_any_case() -> None:

@@ -75,12 +75,13 @@ def test_transfer_of_a_long_prompt_takes_milliseconds() -> None:
 def test_this_nodes_rates_stand_in_and_what_is_typical_until_it_has_any() -> None:
     config = RoutingConfig()
     rates = Rates.prior(config)
-    rates.learn(Load(), [], config)
+    assert not rates.learn(Load(), [], config)
     assert rates == Rates.prior(config)
     peers = [Load(prefill_tokens_per_s=each, decode_tokens_per_s=each / 10) for each in (0.0, 300.0, 500.0)]
-    rates.learn(Load(decode_tokens_per_s=7.0), peers, config)
+    assert rates.learn(Load(decode_tokens_per_s=7.0), peers, config), "the first that was measured"
     assert rates == Rates(300.0, 7.0)
-    rates.learn(Load(prefill_tokens_per_s=9.0), peers, config)
+    assert not rates.learn(Load(prefill_tokens_per_s=9.0), peers, config)
     assert rates == Rates(9.0, 30.0)
-    rates.learn(Load(prefill_tokens_per_s=9.0, decode_tokens_per_s=8.0), peers, config)
+    assert not rates.learn(Load(prefill_tokens_per_s=9.0, decode_tokens_per_s=8.0), peers, config)
     assert rates == Rates(9.0, 8.0)
+    assert Rates.prior(config).learn(Load(prefill_tokens_per_s=9.0, decode_tokens_per_s=8.0), [], config)

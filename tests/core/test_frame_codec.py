@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peerinfer.core.errors import WireError
-from peerinfer.core.frame_codec import FRAME_BYTES_MAX, decode_frame, encode_frame
+from peerinfer.core.frame_codec import ASKED_KEYS_BYTES_MAX, FRAME_BYTES_MAX, decode_frame, encode_frame
 from peerinfer.core.frames import (
     Accept,
     Ask,
@@ -27,7 +27,7 @@ from peerinfer.core.frames import (
     Request,
     Wait,
 )
-from peerinfer.core.types import Load, Usage
+from peerinfer.core.types import Holding, Load, Usage
 
 UINT = st.integers(0, 2**53 - 1)
 SECONDS = st.floats(0, 7 * 24 * 3600)
@@ -78,8 +78,23 @@ FRAMES = st.one_of(
         whole=st.booleans(),
     ),
     st.builds(Heartbeat, id=ID),
-    st.builds(Ask, id=ID, prompt_tokens=UINT, expected_cached_tokens=UINT),
-    st.builds(Wait, id=ID, wait_s=SECONDS, incarnation=UINT, seq=UINT, load=LOAD, known_incarnation=UINT),
+    st.builds(
+        Ask,
+        id=ID,
+        prompt_tokens=UINT,
+        expected_cached_tokens=UINT,
+        keys=st.lists(st.integers(0, 2**64 - 1), max_size=100).map(tuple),
+    ),
+    st.builds(
+        Wait,
+        id=ID,
+        wait_s=SECONDS,
+        incarnation=UINT,
+        seq=UINT,
+        load=LOAD,
+        known_incarnation=UINT,
+        holding=st.none() | st.builds(Holding, UINT, UINT),
+    ),
     st.builds(Cancel, id=ID),
     st.builds(
         EndFrame,
@@ -140,6 +155,7 @@ def test_a_frame_without_a_field_is_refused_or_has_its_default(frame: Frame, dat
     del fields[name]
     optional = {"text": "", "token_ids": None, "whole": False}
     optional |= {"param": None, "error_code": None, "known_incarnation": 0, "wait_at_most_s": None}
+    optional |= {"keys": (), "holding": None}
     if isinstance(frame, Refuse):
         optional["load"] = None
     if name in optional:
@@ -226,3 +242,15 @@ def test_an_exchange_is_opened_with_an_id_that_logs_can_show() -> None:
         encode_frame(replace(REQUEST, id="a\nb"))
     with pytest.raises(AssertionError):
         encode_frame(Ask(id="", prompt_tokens=1, expected_cached_tokens=0))
+
+
+def test_of_a_very_long_prompt_only_the_first_pages_are_asked_for() -> None:
+    most = ASKED_KEYS_BYTES_MAX // 8
+    long = Ask(id="r1", prompt_tokens=1, expected_cached_tokens=0, keys=tuple(range(most + 1)))
+    read = decode_frame(encode_frame(long))
+    assert isinstance(read, Ask)
+    assert read.keys == long.keys[:most]
+    with pytest.raises(WireError, match="keys"):
+        decode_frame(with_field(long, "keys", bytes(ASKED_KEYS_BYTES_MAX + 8)))
+    with pytest.raises(WireError, match="keys"):
+        decode_frame(with_field(long, "keys", bytes(12)))

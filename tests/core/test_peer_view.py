@@ -8,7 +8,7 @@ from math import inf
 from peerinfer.core.peer import ROUND_TRIPS_KEPT
 from peerinfer.core.peer_view import Applied, PeerStatus
 from peerinfer.core.types import Given, Load, NodeState
-from tests.core.swarm import BASE, IDLE, ME, A, B, C, Swarm, chain, matches, message, new_view
+from tests.core.swarm import BASE, IDLE, LONG, ME, A, B, C, Swarm, chain, matches, message, new_view, prompt
 
 ONE, TWO = chain(1, 4), chain(2, 4)
 BUSY = replace(IDLE, queued=3)
@@ -256,6 +256,19 @@ def test_a_reply_tells_what_of_ours_its_load_counts_even_if_a_snapshot_overtook_
         swarm.view.ended(A, 100, [1, 2], was_settled=False)
     swarm.view.ended(B, 100, was_settled=False)
     assert (swarm.view.given(A), swarm.view.given(B)) == (Given(), Given())
+
+
+def test_a_wait_that_was_reckoned_with_a_guessed_rate_is_reckoned_anew_once_a_rate_is_measured() -> None:
+    """Of two answers, the first has work and no rate yet, the second has the first rate of all."""
+    swarm = Swarm()
+    swarm.own = replace(swarm.own, load=Load())
+    swarm.hear(A, load=Load(queued_prefill_tokens=1000))
+    swarm.view.measured_here(swarm.own.load)
+    before = next(each for each in swarm.rank(prompt(LONG)).targets if each.peer == A)
+    swarm.hear(B, load=Load(prefill_tokens_per_s=5000.0))
+    swarm.view.measured_here(swarm.own.load)
+    after = next(each for each in swarm.rank(prompt(LONG)).targets if each.peer == A)
+    assert after.wait_s < before.wait_s / 4
 
 
 def test_the_typical_rate_is_the_median_of_what_peers_measured() -> None:

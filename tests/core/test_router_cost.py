@@ -8,6 +8,7 @@ import pytest
 
 from peerinfer.config import Config, RoutingConfig
 from peerinfer.core.router import OwnState
+from peerinfer.core.types import Holding
 from tests.core.swarm import (
     IDLE,
     LONG,
@@ -89,6 +90,20 @@ def test_what_is_in_flight_to_a_node_will_be_cached_there_when_its_turn_comes() 
         swarm.view.ended(node, 641, LONG[:20], was_settled=False)
         again = next(each for each in swarm.rank(asked).targets if each.peer == node)
         assert again == before[node]
+
+
+def test_what_an_asked_peer_says_it_has_goes_before_what_is_known_of_it() -> None:
+    """Whether it has more by now, or less; and what it computes for others is worth a wait, too."""
+    swarm = Swarm()
+    swarm.hear(A, LONG[:10])
+    swarm.hear(B)
+    told = {A: Holding(4, 4), B: Holding(8, 20)}
+    by_peer = {each.peer: each for each in swarm.rank(prompt(LONG), told=told).targets}
+    assert (by_peer[A].matched_pages, by_peer[A].expected_cached_tokens) == (4, 64)
+    assert (by_peer[A].in_flight_tokens, by_peer[ME].matched_pages) == (0, 0)
+    assert (by_peer[B].expected_cached_tokens, by_peer[B].in_flight_tokens) == (128, 192)
+    assert order(swarm.rank(prompt(LONG), told=told))[0] == B
+    assert order(swarm.rank(prompt(LONG)))[0] == A
 
 
 def test_nothing_is_forwarded_over_a_link_that_was_never_measured() -> None:

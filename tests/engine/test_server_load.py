@@ -95,6 +95,7 @@ def test_a_long_prefill_is_seen_to_go_on() -> None:
     first, second = (load.sent(uncached_tokens=tokens, now=0) for tokens in (3000, 500))
     load.reported(replace(IDLE, running=2, prefilled_tokens=2000, prefill_busy_us=100), now=1)
     assert (first.prefill_left, second.prefill_left) == (2000, 500)
+    assert load.load(now=1).recent_prefill_tokens == 1000, "what has left the queue was done"
     load.reported(replace(IDLE, running=2, prefilled_tokens=4100, prefill_busy_us=200), now=2)
     assert (first.prefill_left, second.prefill_left) == (1, 399)
     first.first_token(now=2)

@@ -87,6 +87,7 @@ async def test_load_shrinks_while_a_prompt_is_in_prefill(autojump_clock: MockClo
         load = engine.load()
         assert (load.running, load.queued) == (2, 1)
         assert load.queued_prefill_tokens == 125 + 100 + 50
+        assert load.recent_prefill_tokens == 75, "what has left the queue was done"
 
 
 async def test_rates_are_what_was_slept(autojump_clock: MockClock) -> None:

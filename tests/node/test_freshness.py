@@ -64,3 +64,32 @@ async def test_busy_peers_are_asked_and_avoided_before_gossip_tells(autojump_clo
             assert answer.reply.served_by != swarm[2].peer_id
             assert _outcomes(swarm[0], answer) == ["served"], "it did not have to be refused"
             nursery.cancel_scope.cancel()
+
+
+async def test_a_prompt_that_another_node_has_just_sent_somewhere_is_found(autojump_clock: MockClock) -> None:
+    """Goal: two clients with a new prefix come to two nodes, the second before anybody was told of the first,
+    and the prefix is computed once. Method: many prefixes; without asking some are computed twice."""
+
+    async def computed(config: Config) -> int:
+        async with world(4, config=config, prefill_tokens_per_s=5000.0, slots=8) as swarm:
+            await ask(swarm[0], completion("warm" * 500))  # a rate is measured
+            await trio.sleep(60.0)
+            total = 0
+            for number in range(8):
+                prefix = f"{number:04}" * 1000
+                async with trio.open_nursery() as nursery:
+                    cached: list[int] = []
+
+                    async def one(member: Member, prompt: str) -> None:
+                        answer = await ask(member, completion(prompt))
+                        cached.append(answer.end.cached_tokens)  # noqa: B023
+
+                    nursery.start_soon(one, swarm[1], prefix + "a" * 100)
+                    await trio.sleep(0.05)
+                    nursery.start_soon(one, swarm[2], prefix + "b" * 100)
+                total += sum(each < 3000 for each in cached)
+                await trio.sleep(60.0)
+            return total
+
+    assert await computed(Config()) == 8
+    assert await computed(Config(routing=RoutingConfig(ask_peers_max=0))) > 8

@@ -29,7 +29,7 @@ from peerinfer.core.frames import (
 )
 from peerinfer.core.page_keys import PageHasher, derive_salt
 from peerinfer.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from peerinfer.core.types import Given, Load, NodeState, PageKey, Usage
+from peerinfer.core.types import Given, Holding, Load, NodeState, PageKey, Usage
 
 FIELDS = {
     "tokenizer": "0d2a6b8e4c1f7a35",
@@ -153,6 +153,9 @@ FRAMES: dict[str, Frame] = {
     "data, a whole answer": Data(id="7f3a", sse_json=b'{"choices":[]}', whole=True),
     "heartbeat": Heartbeat(id="7f3a"),
     "ask": Ask(id="7f3b", prompt_tokens=540, expected_cached_tokens=0),
+    "ask, what is there of a prompt": Ask(
+        id="7f3b", prompt_tokens=540, expected_cached_tokens=0, keys=(1, 2**64 - 1)
+    ),
     "wait": Wait(
         id="7f3b",
         wait_s=0.5,
@@ -161,6 +164,9 @@ FRAMES: dict[str, Frame] = {
         load=IDLE,
         known_incarnation=7,
         yours=Given(),
+    ),
+    "wait, with what is there": Wait(
+        id="7f3b", wait_s=0.5, incarnation=1767225600000, seq=42, load=IDLE, holding=Holding(1, 2)
     ),
     "cancel": Cancel(id="7f3a"),
     "end": EndFrame(
