@@ -24,6 +24,7 @@ from typing import Any
 import trio
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.utils import safe_bytes_from_hex
 
 DEGREE = 4
@@ -61,18 +62,45 @@ class DirectGossip(GossipSub):
         """Those who came back."""
         self._missed_at: deque[float] = deque(maxlen=MISSES)
 
+    async def publish(self, msg_forwarder: ID, pubsub_msg: Any) -> None:
+        """Send a message of this node's, or pass on another's.
+
+        The library looks through all peers, at either, for those who have not subscribed yet, and keeps the
+        message for them: half of what it took here in a swarm of 64 (measured). Who comes anew hears from all
+        others themselves.
+        """
+        assert self.pubsub is not None
+        if msg_forwarder == self.pubsub.my_id:
+            await super().publish(msg_forwarder, pubsub_msg)
+            return
+        self.mcache.put(pubsub_msg)
+        rpc = rpc_pb2.RPC(publish=[pubsub_msg])
+        for peer in self._get_peers_to_send(pubsub_msg.topicIDs, msg_forwarder, ID(pubsub_msg.from_id)):
+            self.send_rpc(peer, rpc)
+
+    async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
+        """Tell a peer that has just subscribed what this node said last.
+
+        The library repeats all that it has heard in the last seconds. All that a newcomer is linked with do
+        so: in a large swarm it got all messages from all nodes.
+        """
+        assert self.pubsub is not None
+        me = self.pubsub.my_id.to_bytes()
+        own = [mid for mid in self.mcache.window(topic) if mid.startswith(me)]
+        if own and (message := self.mcache.get(max(own))) is not None:
+            self.send_rpc(peer_id, rpc_pb2.RPC(publish=[message]))
+
     def _get_peers_to_send(
-        self, topic_ids: Iterable[str], msg_forwarder: ID, origin: ID, msg_id: bytes | None = None
+        self,
+        topic_ids: Iterable[str],
+        msg_forwarder: ID,
+        origin: ID,
+        msg_id: bytes | None = None,  # noqa: ARG002 - the library names it
     ) -> Iterable[ID]:
         """Whom a message goes to: of this node's own everybody who wants it, of others' the mesh."""
-        chosen = super()._get_peers_to_send(topic_ids, msg_forwarder, origin, msg_id)
         assert self.pubsub is not None
-        if msg_forwarder != self.pubsub.my_id:
-            return chosen
-        everybody = set(chosen)
-        for topic in topic_ids:
-            everybody |= self.pubsub.peer_topics.get(topic, set())
-        return everybody - {origin}
+        whom = self.pubsub.peer_topics if msg_forwarder == self.pubsub.my_id else self.mesh
+        return {peer for topic in topic_ids for peer in whom.get(topic, ())} - {msg_forwarder, origin}
 
     def mesh_heartbeat(self) -> tuple[defaultdict[ID, list[str]], defaultdict[ID, list[str]]]:
         """Whom to ask into the mesh, and whom to put out of it."""

@@ -31,6 +31,7 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.yamux.yamux import YamuxStream
 from libp2p.tools.anyio_service import background_trio_service
+from libp2p.tools.anyio_service.trio_manager import TrioManager
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from peerinfer.core.types import PeerId
@@ -285,6 +286,15 @@ async def _read_if_let(lets: Callable[[Flood, PeerId], bool], stream: Any, bytes
     if flood is not None and not lets(flood, PeerId(stream.muxed_conn.peer_id.to_base58())):
         raise StreamError("too many messages")
     return message
+
+
+def look_for_no_parents() -> None:
+    """Each message of gossip is a task, and for each task the library looks through all others of its service
+    for the one that started it, to cancel it before that one. At its end a service cancels all anyway.
+
+    Patches the class: once is enough. Measured: in a swarm of 64, a twelfth of a busy node's CPU time.
+    """
+    setattr(TrioManager, "_find_parent_task", lambda _self, _task: None)  # noqa: B010
 
 
 def keep_no_values(dht: Any) -> None:

@@ -84,6 +84,7 @@ def build_host(
     hardening.bound_negotiation()
     hardening.limit_messages()
     hardening.remember_records()
+    hardening.look_for_no_parents()
     hardening.silence_library_logs()
     host = new_host(
         key_pair=key_pair,
@@ -113,7 +114,13 @@ def build_host(
     router = pubsub = None
     if gossip:
         router = _router()
-        pubsub = Pubsub(host, router, strict_signing=True, seen_ttl=30)
+        pubsub = Pubsub(
+            host,
+            router,
+            strict_signing=True,
+            seen_ttl=30,
+            validation_cache_size=1,  # of verdicts on messages that are never asked for again, in a list
+        )
         hardening.keep_subscriptions(pubsub)
         hardening.open_gossip_again(pubsub)
         hardening.bound_gossip_memory(pubsub, router)

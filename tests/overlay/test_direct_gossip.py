@@ -63,6 +63,44 @@ async def test_author_tells_everybody_and_others_tell_their_mesh() -> None:
     assert set(router._get_peers_to_send([TOPIC], others[0], others[5])) == {others[1]}
 
 
+async def test_what_others_say_is_passed_on_and_kept_for_nobody() -> None:
+    """Method: one peer in the mesh, one that has not subscribed. It is kept to be asked for all the same."""
+    router, others = router_with(3)
+    sent = sent_by(router)
+    router.mesh[TOPIC] = {others[0]}
+    assert router.pubsub is not None
+    router.pubsub.peer_topics[TOPIC].discard(others[2])
+    await router.publish(others[1], message(others[1], 1))
+    assert [to for to, _ in sent] == [others[0]]
+    assert not router._pending_messages
+    assert len(router.mcache.window(TOPIC)) == 1
+
+
+async def test_newcomer_is_told_the_last_that_this_node_said_and_nothing_of_others() -> None:
+    """Goal: it gets a message from each link, not all messages from each. Method: two own, one of a peer."""
+    router, others = router_with(2)
+    sent = sent_by(router)
+    await router.send_recent_messages(others[1], TOPIC)
+    assert not sent, "nothing was said"
+    for each in (message(ME, 254), message(ME, 257), message(others[0], 300)):
+        router.mcache.put(each)
+    await router.send_recent_messages(others[1], TOPIC)
+    assert [(to, list(rpc.publish)) for to, rpc in sent] == [(others[1], [message(ME, 257)])]
+
+
+def message(author: ID, number: int) -> rpc_pb2.Message:
+    return rpc_pb2.Message(
+        data=b"x", topicIDs=[TOPIC], from_id=author.to_bytes(), seqno=number.to_bytes(8, "big")
+    )
+
+
+def sent_by(router: DirectGossip) -> list[tuple[ID, Any]]:
+    """What a router sends from now on."""
+    sent: list[tuple[ID, Any]] = []
+    setattr(router, "send_rpc", lambda to, rpc, **_: sent.append((to, rpc)))  # noqa: B010
+    return sent
+
+
 async def test_mesh_has_its_usual_size_while_links_are_missing_and_hardly_any_otherwise() -> None:
     """Goal: copies only where they are needed. Method: without links, with all, and once more without."""
     router, _ = router_with(20)

@@ -29,6 +29,7 @@ from libp2p.stream_muxer.yamux.yamux import (
     Yamux,
     YamuxStream,
 )
+from libp2p.tools.anyio_service.trio_tasks import FunctionTask
 
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import hardening
@@ -364,3 +365,23 @@ async def test_addresses_that_come_with_each_message_are_verified_once(
     assert not verified
     assert not hardening._consume_if_new(rpc_pb2.RPC(senderRecord=b"lies"), host, asked_by)
     assert not hardening._consume_if_new(rpc_pb2.RPC(senderRecord=record), host, ID.from_base58(b.id))
+
+
+async def test_task_of_a_service_is_started_without_a_look_at_all_others(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: count the looks while a message, which is a task of its own, comes in."""
+    looks = 0
+    look = FunctionTask.iterate_tasks
+
+    def counted(*tasks: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return look(*tasks)
+
+    a, b = await start_linked(world)
+    monkeypatch.setattr(FunctionTask, "iterate_tasks", counted)
+    stats = host_of(b).pubsub.manager.stats
+    await assert_gossip_flows(a, b)
+    assert host_of(b).pubsub.manager.stats.tasks.total_count > stats.tasks.total_count
+    assert looks == 0
