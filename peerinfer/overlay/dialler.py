@@ -137,6 +137,13 @@ class Dialler:
             log.info("peer=%s state=linked directly by now", peer)
             self._relayed.discard(peer)
 
+    def link_relayed(self, peer: PeerId) -> None:
+        """A peer that was linked directly is now linked through a relay only."""
+        if peer in self._linked_at and peer not in self._relayed:
+            log.info("peer=%s state=linked through a relay by now", peer)
+            self._relayed.add(peer)
+            self._wake.set()
+
     def link_down(self, peer: PeerId) -> None:
         """The peer is not connected any more."""
         log.info("peer=%s state=lost", peer)

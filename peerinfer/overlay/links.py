@@ -1,7 +1,7 @@
 """Who is connected: one link per peer, however many connections hold it up.
 
 Two nodes that dial each other at once keep two connections; the link is down when the last is gone. One that
-goes through a relay is closed a while after there is a direct one.
+goes through a relay is closed after there is a direct one, when the answers that run over it have ended.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from peerinfer.overlay.liveness import Liveness
 
 GONE_S = 1.0
 """The library takes 0.2 s to take a closed connection off its books."""
-RELAYED_STILL_S = 30.0  # guess
-"""Answers that run over a relay when a direct connection comes end within this time, or go on elsewhere."""
+RELAYED_STILL_S = 5.0  # guess
+"""Between two looks whether answers still run over a relay, once there is a direct connection."""
 
 
-Change = Link | Literal["up", "direct"]
+Change = Link | Literal["up", "direct", "relayed"]
 """What became of a link; the link itself when it is lost."""
 
 
@@ -43,14 +43,17 @@ class Links:
         *,
         nursery: trio.Nursery,
         welcome: Callable[[PeerId], bool],
+        carries_calls: Callable[[Any], bool],
         ping_interval_s: float,
         ping_timeout_s: float,
     ) -> None:
         self._host = host
         self._nursery = nursery
-        self._welcome = welcome
+        self._welcome, self._carries_calls = welcome, carries_calls
         self._ping_interval_s, self._ping_timeout_s = ping_interval_s, ping_timeout_s
         self._links: dict[PeerId, Link] = {}
+        self._relayed: set[PeerId] = set()
+        """Those among them that only a relay holds up."""
         self._tell, self._changes = trio.open_memory_channel[tuple[PeerId, Change]](math.inf)
 
     def __contains__(self, peer: object) -> bool:
@@ -77,9 +80,10 @@ class Links:
         *,
         up: Callable[[PeerId], None],
         direct: Callable[[PeerId], None],
+        relayed: Callable[[PeerId], None],
         down: Callable[[PeerId, Link], None],
     ) -> None:
-        """Tell of changes in their order, for ever; `direct`: a relayed link is none any more.
+        """Tell of changes in their order, for ever; `direct`, `relayed`: what a link that is up has become.
 
         In a task of its own: the library would swallow what goes wrong in the functions that are told.
         """
@@ -89,6 +93,8 @@ class Links:
                     down(peer, change)
                 elif change == "direct":
                     direct(peer)
+                elif change == "relayed":
+                    relayed(peer)
                 else:
                     up(peer)
 
@@ -102,12 +108,13 @@ class Links:
         if peer not in self._links:
             self._links[peer] = Link(addrs=self._addrs(peer))
             self._tell.send_nowait((peer, "up"))
+            if is_relayed(connection):
+                self._relayed.add(peer)
             return
-        relayed = [each for each in self._connections(peer) if is_relayed(each)]
-        if relayed and not self.is_relayed(peer):
-            self._tell.send_nowait((peer, "direct"))
-            for each in relayed:
-                self._nursery.start_soon(self._retire, each)
+        self._settle(peer)
+        if not self.is_relayed(peer):
+            for each in filter(is_relayed, self._connections(peer)):
+                self._nursery.start_soon(self._retire, peer, each)
 
     async def disconnected(self, _network: Any, connection: Any) -> None:
         """The library has one connection less."""
@@ -124,10 +131,14 @@ class Links:
             for connection in self._connections(peer):
                 nursery.start_soon(abort, connection)
 
-    async def _retire(self, connection: Any) -> None:
-        """A detour that nobody needs any more."""
-        await trio.sleep(RELAYED_STILL_S)
-        await abort(connection)
+    async def _retire(self, peer: PeerId, connection: Any) -> None:
+        """Close a detour that nobody needs any more, unless the direct connection is gone meanwhile."""
+        while True:
+            await trio.sleep(RELAYED_STILL_S)
+            if not self._carries_calls(connection):
+                break
+        if not self.is_relayed(peer):
+            await abort(connection)
 
     async def _watch(self, peer: PeerId, connection: Any) -> None:
         """Abort the connection when its peer falls silent, and see that it leaves the books."""
@@ -144,11 +155,17 @@ class Links:
         self._settle(peer)
 
     def _settle(self, peer: PeerId) -> None:
-        """Report a link as down if no connection holds it up any more."""
-        if peer in self._links and not any(is_open(each) for each in self._connections(peer)):
+        """Report what a link has become: down if no connection holds it up any more."""
+        if peer not in self._links:
+            return
+        if not any(is_open(each) for each in self._connections(peer)):
             link = self.links()[peer]
             del self._links[peer]
+            self._relayed.discard(peer)
             self._tell.send_nowait((peer, link))
+        elif self.is_relayed(peer) != (peer in self._relayed):
+            self._relayed ^= {peer}
+            self._tell.send_nowait((peer, "relayed" if peer in self._relayed else "direct"))
 
     def _connections(self, peer: PeerId) -> list[Any]:
         return [

@@ -9,8 +9,9 @@ instead of half of one in the library's books.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import trio
@@ -35,8 +36,9 @@ OpenStream = Callable[[PeerId], Awaitable[Any]]
 class _Outgoing:
     """A stream opened here, and the call that has it at the moment."""
 
-    def __init__(self, frames: FrameStream) -> None:
+    def __init__(self, frames: FrameStream, *, connection: Any) -> None:
         self.frames = frames
+        self.connection = connection
         self.exchange: OutgoingExchange | None = None
         frames.on_lost = self._lost
 
@@ -97,6 +99,8 @@ class Streams:
         self._lets_request = lets_request
         self._pools: dict[PeerId, _Pool] = {}
         self._inbound: dict[PeerId, int] = {}
+        self._calls_over: Counter[int] = Counter()
+        """Connections, by their identity in memory, that carry calls, and how many."""
         self._unfinished = Unfinished(
             per_peer_bytes_max=config.unfinished_bytes_per_peer_max,
             bytes_max=config.unfinished_bytes_max,
@@ -108,8 +112,12 @@ class Streams:
         pool = self._pools.get(peer)
         return sum(not stream.frames.reason for stream in pool.idle) if pool else 0
 
+    def carries_calls(self, connection: Any) -> bool:
+        """Whether there are calls on a connection, whoever opened them."""
+        return id(connection.muxed_conn) in self._calls_over
+
     def forget(self, peer: PeerId) -> None:
-        """The last connection to a peer is gone, and all streams with it."""
+        """Use no kept-open stream to a peer again: its last connection is gone, or there is a better one."""
         self._pools.pop(peer, None)
 
     @asynccontextmanager
@@ -121,7 +129,8 @@ class Streams:
             exchange = OutgoingExchange(stream.frames, inbox_bytes_max=self._frame_bytes_max)
             stream.exchange = exchange
             try:
-                yield exchange
+                with self._call_over(stream.connection):
+                    yield exchange
             finally:
                 stream.exchange = None
                 if exchange.ended or exchange.id is None:
@@ -140,10 +149,10 @@ class Streams:
             return
         done = trio.Event()
         self._inbound[peer] = self._inbound.get(peer, 0) + 1
-        self._nursery.start_soon(self._serve_stream, self._frames(stream, peer), done)
+        self._nursery.start_soon(self._serve_stream, self._frames(stream, peer), stream.muxed_conn, done)
         await done.wait()
 
-    async def _serve_stream(self, frames: FrameStream, done: trio.Event) -> None:
+    async def _serve_stream(self, frames: FrameStream, connection: Any, done: trio.Event) -> None:
         current: IncomingExchange | None = None
 
         def deliver(frame: Frame, size: int) -> None:
@@ -153,7 +162,7 @@ class Streams:
                 if not self._lets_request(frames.peer):
                     raise WireError("too many requests")
                 current = IncomingExchange(frames, frame, inbox_bytes_max=self._frame_bytes_max)
-                nursery.start_soon(current.serve, self._sink, frame)
+                nursery.start_soon(self._serve_call, current, frame, connection)
             elif current is None:
                 raise WireError(f"t: {type(frame).__name__} came outside of any exchange")
             else:
@@ -168,6 +177,21 @@ class Streams:
             if not self._inbound[frames.peer]:
                 del self._inbound[frames.peer]
             done.set()
+
+    async def _serve_call(self, call: IncomingExchange, opening: Request | Ask, connection: Any) -> None:
+        with self._call_over(connection):
+            await call.serve(self._sink, opening)
+
+    @contextmanager
+    def _call_over(self, connection: Any) -> Iterator[None]:
+        key = id(connection)
+        self._calls_over[key] += 1
+        try:
+            yield
+        finally:
+            self._calls_over[key] -= 1
+            if not self._calls_over[key]:
+                del self._calls_over[key]
 
     async def _open(self, peer: PeerId, pool: _Pool) -> _Outgoing:
         opening = _Opening()
@@ -188,7 +212,8 @@ class Streams:
     async def _run_opened(self, peer: PeerId, pool: _Pool, opening: _Opening) -> None:
         """Open a stream, hand it over, and be its owner until it breaks."""
         try:
-            opening.stream = _Outgoing(self._frames(await self._open_stream(peer), peer))
+            stream = await self._open_stream(peer)
+            opening.stream = _Outgoing(self._frames(stream, peer), connection=stream.muxed_conn)
         except PeerLostError as error:
             opening.error = str(error)
         finally:

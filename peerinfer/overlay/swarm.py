@@ -117,6 +117,7 @@ class Swarm:
             host,
             nursery=nursery,
             welcome=self._welcome,
+            carries_calls=lambda connection: self.streams.carries_calls(connection),
             ping_interval_s=config.ping_interval_s,
             ping_timeout_s=config.ping_timeout_s,
         )
@@ -226,7 +227,12 @@ class Swarm:
             if is_peer_id(peer):
                 self._found(peer, addrs)
         nursery.start_soon(
-            lambda: self.links.run(up=self._link_up, direct=self._link_direct, down=self._link_down)
+            lambda: self.links.run(
+                up=self._link_up,
+                direct=self._link_direct,
+                relayed=self._dialler.link_relayed,
+                down=self._link_down,
+            )
         )
         nursery.start_soon(self._dialler.run)
         nursery.start_soon(self._discovery.run)

@@ -9,6 +9,7 @@ masquerading netfilter. It lets out whatever asks and lets in what answers; who 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,7 @@ table ip home {
     }
     chain input {
         type filter hook input priority filter; policy accept;
+        iifname "wan" tcp flags & (syn | ack) == syn ct state new counter drop
         iifname "wan" ct state new drop
     }
     chain gone {
@@ -60,6 +62,11 @@ class Home:
     def outside(self) -> str:
         """The router's public address."""
         return f"{PUBLIC}.{self.host}"
+
+    def unasked(self) -> int:
+        """How often somebody outside has tried to get in."""
+        rules = self.router.run("nft", "list", "chain", "ip", "home", "input")
+        return int(re.findall(r"counter packets (\d+)", rules)[0])
 
     def remember(self, seconds: int) -> None:
         """Have the router forget connections that are silent for so long, and let none in that it forgot."""

@@ -54,6 +54,8 @@ def test_neighbours_are_linked_directly_and_homes_through_the_relay(world: World
     assert set(connected_to(alice)) == {f"{PRIVATE}.11", RELAY}
     assert set(connected_to(bob)) == {f"{PRIVATE}.10", RELAY}
     assert set(connected_to(carol)) == {RELAY}
+    links = {peer_id: peer["link"] for peer_id, peer in world.alice.peers().items()}
+    assert links == {world.bob.peer_id: "direct", world.carol.peer_id: "relayed"}
 
 
 def test_a_prompt_goes_to_the_home_that_has_its_prefix_and_streams_back(world: World) -> None:
@@ -90,3 +92,10 @@ def test_homes_find_each_other_again_when_their_relay_was_gone(world: World) -> 
     wait_until_all_know_all(world.nodes, within_s=2 * MEET_S)
     for node in world.nodes:
         assert "Traceback" not in node.log.read_text()
+
+
+def test_nobody_dials_a_router_that_forwards_nothing(world: World) -> None:
+    """Others see a home's connections come from its router's address, where no node is reached: all that has
+    happened here has let nobody try. Method: the routers' own counts."""
+    wait_until_all_know_all(world.nodes, within_s=MEET_S)
+    assert [home.unasked() for home in world.net.homes] == [0, 0]
