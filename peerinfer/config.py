@@ -242,6 +242,9 @@ class OverlayConfig(Section):
     """What others are told to dial: a forwarded port, or a proxy. Empty: where this node listens."""
     upnp: bool = False
     """Have the router forward the ports that this node listens on, and announce its address."""
+    upnp_renew_s: float = 60.0  # guess
+    """A router that was restarted forwards nothing, and has perhaps another address, for so long at most.
+    Lower: more questions, of two small HTTP requests each."""
     join: tuple[str, ...] = ()
     """Full multiaddrs (`…/p2p/…`) of peers to join through; tried for ever, with backoff."""
     relay: bool = False

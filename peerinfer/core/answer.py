@@ -17,7 +17,7 @@ from peerinfer.core.types import Chunk, End, InferRequest, Usage
 
 
 class Answer:
-    """See the module. node/survival.py drives it."""
+    """See the module. node/continuation.py drives it."""
 
     def __init__(self, request: InferRequest) -> None:
         self.uncarried = uncarried(request.body)

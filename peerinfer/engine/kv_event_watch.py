@@ -44,8 +44,9 @@ class Watch:
 
     async def stored(self, *, within_s: float) -> bool:
         """Whether the prompt's blocks have been told; waits at most so long."""
-        with trio.move_on_after(within_s):
-            await self._stored.wait()
+        if not self._stored.is_set():
+            with trio.move_on_after(within_s):
+                await self._stored.wait()
         return self._stored.is_set()
 
     def proven(self, cached_blocks: int) -> tuple[int, ...]:

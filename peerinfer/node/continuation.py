@@ -28,7 +28,10 @@ class Serving:
     """A target at work on a request."""
 
     k: Candidate
+    first: Chunk | End
+    """What it said first."""
     chunks: AsyncIterator[Chunk | End]
+    """What it says after that."""
     close: Callable[[], Awaitable[None]]
     """Cancels whatever still works there."""
     deadline: float
@@ -75,11 +78,15 @@ async def answer_of(
     """The chunks, then exactly one `End`; an answer that breaks off ends in an error, never in silence."""
     answer = Answer(request)
     breaks = 0
+    item: Chunk | End | None = serving.first
+    within_s = node.config.request.token_timeout_s
     while not answer.over:
         try:
-            within_s = node.config.request.token_timeout_s
-            item = await _next(node, serving.k, serving.chunks, within_s=within_s, deadline=serving.deadline)
-            outgoing = answer.take(item)
+            if item is None:
+                item = await _next(
+                    node, serving.k, serving.chunks, within_s=within_s, deadline=serving.deadline
+                )
+            outgoing, item = answer.take(item), None
         except trio.TooSlowError:
             error = _broken(decision, "exceeded the time limit of a request", status=504)
             raise noted(node, decision, error) from None
@@ -95,6 +102,7 @@ async def answer_of(
                     outgoing = answer.finish("length")
                 else:
                     serving, outgoing = await send(*onward), []
+                    item = serving.first
             except RequestError as error:
                 if error.status < 500:  # the client's request was right, or there would be no answer yet
                     what = f"broke off, and it goes on nowhere else: {error.message}"

@@ -20,7 +20,7 @@ import trio
 from peerinfer.config import RoutingConfig
 from peerinfer.core.asking import margin_s, wait_at_most_s, worth_asking
 from peerinfer.core.router import NOTHING_TOLD, Candidate, Prompt, Ranking, rank
-from peerinfer.core.types import Chunk, End, EngineState, Holding, InferRequest, PeerId, RequestError
+from peerinfer.core.types import EngineState, Holding, InferRequest, PeerId, RequestError
 from peerinfer.node.ask import ask_all
 from peerinfer.node.context import Context
 from peerinfer.node.continuation import Serving, answer_of, first_item, read_prompt
@@ -230,7 +230,7 @@ async def _begin(
         first = await first_item(node, k, chunks, deadline=deadline)
         note_first(node, k, decision, first, begun_at=begun_at)
         opened = await stack.enter_async_context(attempt.pop_all())
-    return Serving(k=k, chunks=_chain(first, chunks), close=opened.aclose, deadline=deadline)
+    return Serving(k=k, first=first, chunks=chunks, close=opened.aclose, deadline=deadline)
 
 
 def _refused(decision: Decision) -> int:
@@ -250,9 +250,3 @@ def _wait_at_most_s(node: Context, k: Candidate, decision: Decision) -> float | 
     ):
         return None
     return wait_at_most_s(k, ranking.targets)
-
-
-async def _chain(first: Chunk | End, rest: AsyncIterator[Chunk | End]) -> AsyncIterator[Chunk | End]:
-    yield first
-    async for item in rest:
-        yield item

@@ -2,9 +2,10 @@
 
 Given addresses are dialled for ever, with backoff. Addresses that were learned (announced by their
 peer, or found on the way) are dialled at a limited rate, and given up when their peer has not been
-heard of for minutes. A lost link is tried again within a second. There is one log line per change of a
-peer's state, or of the reason for it, not one per try. Time is trio's and the dialling itself is a function
-that is passed in.
+heard of for minutes. A lost link is tried again within a second. A peer that is only reached through a relay
+is tried now and then, and as soon as it announces other addresses: a relay is a detour. There is one log line
+per change of a peer's state, or of the reason for it, not one per try. Time is trio's and the dialling itself
+is a function that is passed in.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ YIELD_S = 0.25  # guess: some times a connect on a LAN
 """Two nodes that learn of each other, or lose each other, at once need only one connection: one waits."""
 HEARD_RETRY_S = 5.0  # guess
 """Between two tries of a peer that lets itself be heard, however long its backoff is by now."""
+DIRECT_AGAIN_S = 300.0  # guess
+"""Between two tries of a peer that is linked through a relay. Lower: more dials that come to nothing."""
 TARGETS_MAX = 1024  # guess
 AT_ONCE_MAX = 16  # guess
 """Dials of addresses learned from peers."""
@@ -82,6 +85,8 @@ class Dialler:
         self._last_resort = last_resort
         self._targets: dict[PeerId, _Target] = {}
         self._linked_at: dict[PeerId, float] = {}
+        self._relayed: set[PeerId] = set()
+        """Those among them that are not linked directly."""
         self._given_up: dict[PeerId, float] = {}
         self._rate = TokenBucket(rate_per_s=config.dials_per_s_max, burst=config.dials_per_s_max)
         self._at_once = trio.CapacityLimiter(AT_ONCE_MAX)
@@ -106,25 +111,36 @@ class Dialler:
             target = self._targets[peer] = _Target(peer, heard_at=now, due_at=now + self._yield_s(peer))
         if announced:
             target.heard_at = now
-            worth_a_try_at = max(now + self._yield_s(peer), target.tried_at + HEARD_RETRY_S)
-            target.due_at = min(target.due_at, max(worth_a_try_at, target.refused_until))
+            if peer not in self._relayed or target.learned != tuple(addrs):
+                worth_a_try_at = max(now + self._yield_s(peer), target.tried_at + HEARD_RETRY_S)
+                target.due_at = min(target.due_at, max(worth_a_try_at, target.refused_until))
             self._given_up.pop(peer, None)
         target.learned = tuple(addrs)
         if self._wants(target):
             self._wake.set()
 
-    def link_up(self, peer: PeerId) -> None:
-        """The peer is connected, whoever dialled."""
-        log.info("peer=%s state=linked", peer)
+    def link_up(self, peer: PeerId, *, relayed: bool = False) -> None:
+        """The peer is connected, whoever dialled, and if `relayed` through a third one."""
+        log.info("peer=%s state=linked%s", peer, " through a relay" if relayed else "")
         self._linked_at[peer] = trio.current_time()
+        if relayed:
+            self._relayed.add(peer)
+            self._wake.set()
         if target := self._targets.get(peer):
             target.heard_at = trio.current_time()
             target.unreachable = None
             target.reasons.clear()
 
+    def link_direct(self, peer: PeerId) -> None:
+        """A peer that was linked through a relay is now linked without one."""
+        if peer in self._relayed:
+            log.info("peer=%s state=linked directly by now", peer)
+            self._relayed.discard(peer)
+
     def link_down(self, peer: PeerId) -> None:
         """The peer is not connected any more."""
         log.info("peer=%s state=lost", peer)
+        self._relayed.discard(peer)
         now = trio.current_time()
         lasted_s = now - self._linked_at.pop(peer, now)
         if target := self._targets.get(peer):
@@ -174,18 +190,22 @@ class Dialler:
         return max(next_at - now, 1 / self._config.dials_per_s_max)
 
     def _wants(self, target: _Target) -> bool:
-        """It is neither linked nor being dialled."""
-        return target.peer not in self._linked_at and not target.dialling
+        """It is neither linked directly nor being dialled."""
+        return not target.dialling and not self._is_direct(target.peer)
+
+    def _is_direct(self, peer: PeerId) -> bool:
+        return peer in self._linked_at and peer not in self._relayed
 
     async def _try(self, target: _Target) -> None:
         """Dial a target under its addresses in turn, until one works.
 
         Given ones do not queue behind addresses that peers made up, and that take no connection.
         """
+        tried = target.addrs()
         reason: str | None = "the connection was not kept"
         async with nullcontext() if target.given else self._at_once:
-            for addr in target.addrs():
-                if target.peer in self._linked_at:
+            for addr in tried:
+                if self._is_direct(target.peer):
                     break
                 failure = await self._failure(target.peer, addr)
                 if failure is None:
@@ -199,6 +219,11 @@ class Dialler:
         target.dialling = False
         if target.peer not in self._linked_at:
             self._failed(target, reason or "the connection was not kept")
+        elif (
+            target.peer in self._relayed and target.addrs() == tried
+        ):  # else it has announced others meanwhile
+            target.tried_at = trio.current_time()
+            target.due_at = target.tried_at + DIRECT_AGAIN_S * (0.5 + self._draw())
         self._wake.set()
 
     async def _failure(self, peer: PeerId, addr: str) -> str | None:

@@ -161,16 +161,17 @@ def _router() -> DirectGossip:
 
 
 async def open_stream(host: Host, peer: PeerId, protocol: str, *, direct: bool = False) -> Any:
-    """A new stream over the newest connection to a peer, or the newest that no relay passes on. Never dials.
+    """A new stream over the newest connection to a peer, without a relay if it can be (`direct`: must be).
+
+    Never dials.
 
     Raises:
         PeerLostError: there is no connection, or the peer does not speak the protocol.
     """
-    connections = [
-        each
-        for each in host.network.get_connections(ID.from_base58(peer))
-        if is_open(each) and not (direct and is_relayed(each))
-    ]
+    connections = list(filter(is_open, host.network.get_connections(ID.from_base58(peer))))
+    without_relay = [each for each in connections if not is_relayed(each)]
+    if direct or without_relay:
+        connections = without_relay
     if not connections:
         raise PeerLostError("not connected")
     stream = None

@@ -1,6 +1,7 @@
 """Who is connected: one link per peer, however many connections hold it up.
 
-Two nodes that dial each other at once keep two connections; the link is down when the last is gone.
+Two nodes that dial each other at once keep two connections; the link is down when the last is gone. One that
+goes through a relay is closed a while after there is a direct one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import trio
 from libp2p.peer.id import ID
@@ -25,6 +26,12 @@ from peerinfer.overlay.liveness import Liveness
 
 GONE_S = 1.0
 """The library takes 0.2 s to take a closed connection off its books."""
+RELAYED_STILL_S = 30.0  # guess
+"""Answers that run over a relay when a direct connection comes end within this time, or go on elsewhere."""
+
+
+Change = Link | Literal["up", "direct"]
+"""What became of a link; the link itself when it is lost."""
 
 
 class Links:
@@ -44,7 +51,7 @@ class Links:
         self._welcome = welcome
         self._ping_interval_s, self._ping_timeout_s = ping_interval_s, ping_timeout_s
         self._links: dict[PeerId, Link] = {}
-        self._tell, self._changes = trio.open_memory_channel[tuple[PeerId, Link | None]](math.inf)
+        self._tell, self._changes = trio.open_memory_channel[tuple[PeerId, Change]](math.inf)
 
     def __contains__(self, peer: object) -> bool:
         return peer in self._links
@@ -57,19 +64,33 @@ class Links:
         for peer, link in self._links.items():
             if not link.addrs:
                 self._links[peer] = Link(addrs=self._addrs(peer))
-        return {peer: replace(link, relayed=self._is_relayed(peer)) for peer, link in self._links.items()}
+        return {peer: replace(link, relayed=self.is_relayed(peer)) for peer, link in self._links.items()}
 
-    async def run(self, *, up: Callable[[PeerId], None], down: Callable[[PeerId, Link], None]) -> None:
-        """Tell of changes in their order, for ever.
+    def is_relayed(self, peer: PeerId) -> bool:
+        """Whether all that is said between this node and a peer goes through a third one."""
+        connections = filter(is_open, self._host.network.get_connections(ID.from_base58(peer)))
+        relayed = [is_relayed(each) for each in connections]
+        return bool(relayed) and all(relayed)
+
+    async def run(
+        self,
+        *,
+        up: Callable[[PeerId], None],
+        direct: Callable[[PeerId], None],
+        down: Callable[[PeerId, Link], None],
+    ) -> None:
+        """Tell of changes in their order, for ever; `direct`: a relayed link is none any more.
 
         In a task of its own: the library would swallow what goes wrong in the functions that are told.
         """
-        async for peer, lost in self._changes:
+        async for peer, change in self._changes:
             with contained("telling of its link", peer=peer):
-                if lost is None:
-                    up(peer)
+                if isinstance(change, Link):
+                    down(peer, change)
+                elif change == "direct":
+                    direct(peer)
                 else:
-                    down(peer, lost)
+                    up(peer)
 
     async def connected(self, _network: Any, connection: Any) -> None:
         """The library has one more connection."""
@@ -80,7 +101,13 @@ class Links:
         self._nursery.start_soon(self._watch, peer, connection)
         if peer not in self._links:
             self._links[peer] = Link(addrs=self._addrs(peer))
-            self._tell.send_nowait((peer, None))
+            self._tell.send_nowait((peer, "up"))
+            return
+        relayed = [each for each in self._connections(peer) if is_relayed(each)]
+        if relayed and not self.is_relayed(peer):
+            self._tell.send_nowait((peer, "direct"))
+            for each in relayed:
+                self._nursery.start_soon(self._retire, each)
 
     async def disconnected(self, _network: Any, connection: Any) -> None:
         """The library has one connection less."""
@@ -96,6 +123,11 @@ class Links:
         async with trio.open_nursery() as nursery:
             for connection in self._connections(peer):
                 nursery.start_soon(abort, connection)
+
+    async def _retire(self, connection: Any) -> None:
+        """A detour that nobody needs any more."""
+        await trio.sleep(RELAYED_STILL_S)
+        await abort(connection)
 
     async def _watch(self, peer: PeerId, connection: Any) -> None:
         """Abort the connection when its peer falls silent, and see that it leaves the books."""
@@ -117,11 +149,6 @@ class Links:
             link = self.links()[peer]
             del self._links[peer]
             self._tell.send_nowait((peer, link))
-
-    def _is_relayed(self, peer: PeerId) -> bool:
-        connections = filter(is_open, self._host.network.get_connections(ID.from_base58(peer)))
-        relayed = [is_relayed(each) for each in connections]
-        return bool(relayed) and all(relayed)
 
     def _connections(self, peer: PeerId) -> list[Any]:
         return [

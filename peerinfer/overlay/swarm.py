@@ -158,7 +158,7 @@ class Swarm:
         gossip = settings.topic is not None
         report = _reporter(sink)
         flood = Flood(settings.config, refused=sink.dropped)
-        mapping = PortMapping()
+        mapping = PortMapping(renew_s=settings.config.upnp_renew_s)
         host = build_host(
             settings.key_pair,
             listen=listen,
@@ -225,7 +225,9 @@ class Swarm:
         for peer, addrs in self._known.load(now_s=time.time()).items():
             if is_peer_id(peer):
                 self._found(peer, addrs)
-        nursery.start_soon(lambda: self.links.run(up=self._link_up, down=self._link_down))
+        nursery.start_soon(
+            lambda: self.links.run(up=self._link_up, direct=self._link_direct, down=self._link_down)
+        )
         nursery.start_soon(self._dialler.run)
         nursery.start_soon(self._discovery.run)
         nursery.start_soon(self._remember)
@@ -233,10 +235,14 @@ class Swarm:
             nursery.start_soon(self.topic.run)
 
     def _link_up(self, peer: PeerId) -> None:
-        self._dialler.link_up(peer)
+        self._dialler.link_up(peer, relayed=self.links.is_relayed(peer))
         self._discovery.link_up(peer)
         self._circuits.link_up(peer)
         self._sink.link_up(peer)
+
+    def _link_direct(self, peer: PeerId) -> None:
+        self._dialler.link_direct(peer)
+        self.streams.forget(peer)  # kept-open ones go through the relay, and new ones will not
 
     def _link_down(self, peer: PeerId, link: Link) -> None:
         self._offer(peer, link.addrs, announced=True)

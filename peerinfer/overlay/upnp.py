@@ -24,7 +24,6 @@ DISCOVER_MS = 2000
 INTERFACE = ""
 """The address of the interface on which they are asked; empty: the machine's choice."""
 LEASE_S = 3600  # guess
-RENEW_S = 1200.0  # guess
 TRIED_MAX = 8  # guess
 """Ports, where the router gave the one that is wanted to somebody else."""
 GIVE_BACK_S = 1.0  # guess
@@ -40,7 +39,8 @@ class UpnpError(Exception):
 class PortMapping:
     """The ports that a router forwards to this node, as long as `run` does."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, renew_s: float) -> None:
+        self._renew_s = renew_s
         self.addrs: tuple[str, ...] = ()
         """Under which the outside reaches this node now."""
         self._ports: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class PortMapping:
                 except UpnpError as error:
                     self.addrs = ()
                     self._tell(f"upnp=none reason={str(error)!r}")
-                await trio.sleep(RENEW_S)
+                await trio.sleep(self._renew_s)
         finally:
             if self._mapped:
                 with trio.move_on_after(GIVE_BACK_S, shield=True):

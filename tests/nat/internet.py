@@ -34,6 +34,9 @@ table ip home {
         type filter hook input priority filter; policy accept;
         iifname "wan" ct state new drop
     }
+    chain gone {
+        type filter hook prerouting priority raw; policy accept;
+    }
     chain postrouting {
         type nat hook postrouting priority srcnat;
         oifname "wan" masquerade
@@ -50,10 +53,25 @@ class Home:
     router: Machine
     machines: list[Machine] = field(default_factory=list)
 
+    host: int = 0
+    """The last part of the router's public address."""
+
     @property
     def outside(self) -> str:
         """The router's public address."""
-        return f"{PUBLIC}.{self.number + 1}"
+        return f"{PUBLIC}.{self.host}"
+
+    def remember(self, seconds: int) -> None:
+        """Have the router forget connections that are silent for so long, and let none in that it forgot."""
+        self.router.set("netfilter/nf_conntrack_tcp_loose", 0)
+        self.router.set("netfilter/nf_conntrack_tcp_timeout_established", seconds)
+
+    def move(self, host: int) -> None:
+        """Give the router another public address, as providers do; the old one leads to somebody else."""
+        before, self.host = self.outside, host
+        self.router.run("nft", "add", "rule", "ip", "home", "gone", "ip", "daddr", before, "drop")
+        self.router.run("ip", "address", "del", f"{before}/24", "dev", "wan")
+        self.router.run("ip", "address", "add", f"{self.outside}/24", "dev", "wan")
 
 
 @dataclass(slots=True)
@@ -81,7 +99,7 @@ def internet(*machines_at_home: int) -> Iterator[Internet]:
         _plug(public, switch, interface="wan", address=f"{PUBLIC}.1/24")
         homes = []
         for number, size in enumerate(machines_at_home, start=1):
-            home = Home(number=number, router=machine(f"router {number}"))
+            home = Home(number=number, router=machine(f"router {number}"), host=number + 1)
             homes.append(home)
             _make_router(home, switch)
             for place in range(size):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +27,7 @@ class Swarm:
         write_swarm_key(key, SwarmKey(os.urandom(32)))
         config.write_text(
             '[engine]\nkind = "simulated"\nsimulated_prefill_tokens_per_s = 4000\n'
-            "simulated_decode_tokens_per_s = 40\n"
+            "simulated_decode_tokens_per_s = 40\n[overlay]\nupnp_renew_s = 2\n"
         )
         self._key = ("--swarm-key", str(key))
         self._args = (*self._key, "--config", str(config), "--allow-overrides")
@@ -97,24 +96,3 @@ def connected_to(machine: Machine) -> list[str]:
     lines = machine.run("ss", "-Htn", "state", "established").splitlines()
     ends = [line.split()[3].rpartition(":")[0] for line in lines]
     return sorted(end for end in ends if not end.startswith("127."))
-
-
-def stream_text(
-    node: PeerProcess, body: dict[str, object], *, begun: Callable[[str], None], **headers: str
-) -> str:
-    """The whole text of a streamed completion; `begun` is told who serves it when its first text is there."""
-    text = ""
-    with node.client.stream(
-        "POST", "/v1/completions", json={**body, "stream": True}, headers=headers
-    ) as answer:
-        assert answer.status_code == 200, answer.read()
-        for line in answer.iter_lines():
-            if line == "data: [DONE]":
-                return text
-            if line.startswith("data: "):
-                event = json.loads(line[6:])
-                assert "error" not in event, event
-                if not text:
-                    begun(answer.headers["x-peerinfer-served-by"])
-                text += event["choices"][0]["text"]
-    raise AssertionError("the answer has no end")

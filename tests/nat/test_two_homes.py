@@ -6,7 +6,6 @@ All addresses of the one home exist in the other, too, and all nodes listen on t
 from __future__ import annotations
 
 import queue
-import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ import pytest
 
 from tests.e2e.processes import PeerProcess, wait_until
 from tests.nat.internet import PRIVATE, PUBLIC, Internet, internet, why_not
-from tests.nat.nodes import Swarm, connected_to, stream_text, swarm, wait_until_all_know_all
+from tests.nat.nodes import Swarm, connected_to, swarm, wait_until_all_know_all
+from tests.nat.requests import new_prompt, stream_text, warm
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 MEET_S = 30.0
 """Generous: these machines are small and shared."""
-TOKENS = 40
 RELAY = f"{PUBLIC}.1"
 
 
@@ -47,27 +46,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(net, made, *nodes)
 
 
-def body(prompt: str) -> dict[str, object]:
-    return {"model": "simulated", "prompt": prompt, "max_tokens": TOKENS}
-
-
-def new_prompt(seed: int, characters: int = 2000) -> str:
-    """A text that no other prompt shares a page with."""
-    rng = random.Random(seed)
-    return f"{seed:08d} " + "".join(rng.choice("abcdefghij klmnop") for _ in range(characters))
-
-
-def warm(node: PeerProcess, prompt: str, *, known_at: PeerProcess) -> str:
-    """Have a node cache a prompt, and another one know it; the right answer."""
-    headers = {"x-peerinfer-target": node.peer_id}
-    answer = node.client.post("/v1/completions", json=body(prompt), headers=headers).raise_for_status()
-    pages = node.json("status")["cache"]["pages"]
-    wait_until(
-        lambda: known_at.peers()[node.peer_id]["pages"] == pages, within_s=10, what="its tree is known"
-    )
-    return str(answer.json()["choices"][0]["text"])
-
-
 def test_neighbours_are_linked_directly_and_homes_through_the_relay(world: World) -> None:
     """Nobody stands between two of one home, and nothing gets into a home that it did not ask for. Method:
     the kernels' own lists of connections."""
@@ -82,7 +60,7 @@ def test_a_prompt_goes_to_the_home_that_has_its_prefix_and_streams_back(world: W
     wait_until_all_know_all(world.nodes, within_s=MEET_S)
     expected = warm(world.carol, new_prompt(1), known_at=world.alice)
     served_by: queue.Queue[str] = queue.Queue()
-    assert stream_text(world.alice, body(new_prompt(1)), begun=served_by.put) == expected
+    assert stream_text(world.alice, new_prompt(1), begun=served_by.put) == expected
     assert served_by.get() == world.carol.peer_id
 
 
@@ -91,7 +69,7 @@ def test_a_node_that_is_killed_in_another_home_costs_no_token_and_comes_back(wor
     expected = warm(world.carol, new_prompt(2), known_at=world.alice)
     served_by: queue.Queue[str] = queue.Queue()
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(stream_text, world.alice, body(new_prompt(2)), begun=served_by.put)
+        answer = pool.submit(stream_text, world.alice, new_prompt(2), begun=served_by.put)
         assert served_by.get(timeout=MEET_S) == world.carol.peer_id
         world.carol.kill()
         assert answer.result() == expected

@@ -7,9 +7,9 @@ of a request whose engines die must equal that of a run in which nothing happene
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 import trio
@@ -17,67 +17,13 @@ from trio.testing import MockClock
 
 from peerinfer.api.assemble import Assembler, usage_json
 from peerinfer.config import Config, RoutingConfig
-from peerinfer.core.types import Chunk, End, EngineState, InferRequest, RequestError, Usage
+from peerinfer.core.types import Chunk, End, InferRequest, RequestError
 from peerinfer.node.ports import EngineError
 from peerinfer.node.reply import Incoming
-from tests.node.swarm import Member, World, completion, text, world
+from tests.node.answers import SHAPES, read, shaped, taught, undisturbed
+from tests.node.swarm import Member, World, world
 
 PAPER = Config(routing=RoutingConfig(policy="longest-prefix"))
-
-
-@dataclass
-class Seen:
-    """What a client got."""
-
-    chunks: list[Chunk] = field(default_factory=list)
-    end: End | None = None
-    served_by: list[str] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        return "".join(chunk.text for chunk in self.chunks)
-
-    def stream(self) -> list[object]:
-        """The chunks' JSON but for id and time, which are the same in all of them."""
-        parsed = [json.loads(chunk.sse_json) for chunk in self.chunks]
-        assert len({(chunk["id"], chunk["created"]) for chunk in parsed}) == 1, "one stream, one name"
-        for chunk in parsed:
-            del chunk["id"], chunk["created"]
-        return parsed
-
-    @property
-    def counts(self) -> Usage:
-        assert self.end is not None
-        return self.end.usage
-
-
-async def read(
-    member: Member, incoming: Incoming, at: Callable[[int], Awaitable[None]] | None = None
-) -> Seen:
-    """Read an answer; `at` is called with the number of chunks so far."""
-    seen = Seen()
-    async with member.node.handle(incoming) as reply:
-        async for item in reply.chunks:
-            assert seen.end is None
-            if isinstance(item, End):
-                seen.end = item
-                continue
-            seen.chunks.append(item)
-            if at is not None:
-                await at(len(seen.chunks))
-    assert seen.end is not None
-    decision = member.node.decision(incoming.id)
-    assert decision is not None
-    seen.served_by = [str(attempt["peer_id"]) for attempt in decision["attempts"]]  # type: ignore[attr-defined]
-    return seen
-
-
-async def _taught(swarm: World, incoming: Incoming) -> None:
-    """Node 1 has the prompt, and everybody knows."""
-    again = replace(incoming, id=f"{incoming.id}-before", policy="local")
-    again = replace(again, body={**again.body, "max_tokens": 1}, raw=b"")
-    await read(swarm[1], again)
-    await swarm.all_know_all()
 
 
 def _server_of(swarm: World, incoming: Incoming, entry: Member) -> Member | None:
@@ -87,40 +33,6 @@ def _server_of(swarm: World, incoming: Incoming, entry: Member) -> Member | None
         if member is not entry and decision is not None and decision["duration_s"] is None:
             return member
     return None
-
-
-def _body(name: str, seed: int) -> tuple[str, dict[str, object]]:
-    """A request of each shape; one of another seed shares no page with it."""
-    asked = [{"role": "user", "content": text(seed)}]
-    begun = [*asked, {"role": "assistant", "content": "Well, "}]
-    shapes: dict[str, tuple[str, dict[str, object]]] = {
-        "completion": ("completions", {"prompt": text(seed), "max_tokens": 40}),
-        "tokens": ("completions", {"prompt": list(text(seed).encode()), "max_tokens": 40}),
-        "sixteen by default": ("completions", {"prompt": text(seed)}),
-        "chat": ("chat", {"messages": asked, "max_tokens": 40}),
-        "unasked length": ("chat", {"messages": asked}),
-        "newer limit": ("chat", {"messages": asked, "max_completion_tokens": 40, "max_tokens": 90}),
-        "begun": ("chat", {"messages": begun, "continue_final_message": True, "max_tokens": 40}),
-    }
-    endpoint, body = shapes[name]
-    return endpoint, {"model": "simulated", "stream": True, **body}
-
-
-SHAPES = ("completion", "tokens", "sixteen by default", "chat", "unasked length", "newer limit", "begun")
-
-
-def shaped(name: str, seed: int, **extra: object) -> Incoming:
-    endpoint, body = _body(name, seed)
-    body |= extra
-    raw = json.dumps(body).encode()
-    return replace(completion(""), endpoint=endpoint, body=body, raw=raw)  # type: ignore[arg-type]
-
-
-async def undisturbed(incoming: Incoming) -> Seen:
-    """The answer of a node that is alone."""
-    async with world(1) as swarm:
-        await trio.sleep(1.0)
-        return await read(swarm[0], incoming)
 
 
 def _without_tokens(swarm: World) -> None:
@@ -160,7 +72,7 @@ async def test_a_stream_whose_peer_dies_equals_an_undisturbed_one(
             alone = await undisturbed(incoming)
             if told == "text":
                 _without_tokens(swarm)
-            await _taught(swarm, incoming)
+            await taught(swarm, incoming)
 
             async def die(chunks: int, after: int = after) -> None:
                 if chunks == after:
@@ -182,7 +94,7 @@ async def test_a_stream_goes_through_as_many_deaths_as_there_are(autojump_clock:
     incoming = shaped("chat", 1)
     alone = await undisturbed(incoming)
     async with world(4, config=PAPER) as swarm:
-        await _taught(swarm, incoming)
+        await taught(swarm, incoming)
 
         async def die(chunks: int) -> None:
             if chunks % 4 == 0:
@@ -206,7 +118,7 @@ async def test_a_stop_string_across_the_seam_ends_the_stream_where_it_would_have
             incoming = shaped("chat", after, stop=[whole.text[14:22]])
             alone = await undisturbed(incoming)
             assert alone.text == whole.text[:14]
-            await _taught(swarm, incoming)
+            await taught(swarm, incoming)
             async with trio.open_nursery() as nursery:
 
                 async def die(after: int = after) -> None:
@@ -229,7 +141,7 @@ async def test_an_answer_that_is_not_streamed_survives_too(autojump_clock: MockC
     answers = []
     for disturbed in (False, True):
         async with world(2, config=PAPER) as swarm:
-            await _taught(swarm, incoming)
+            await taught(swarm, incoming)
 
             async def die(chunks: int, swarm: World = swarm, disturbed: bool = disturbed) -> None:
                 if disturbed and chunks == 10:
@@ -255,7 +167,7 @@ async def test_what_text_does_not_carry_ends_in_a_named_error_or_begins_anew(
         for member in swarm.members:
             member.engine.run_infer = _with_grammar(member.engine.run_infer)  # type: ignore[method-assign]
         incoming = shaped("chat", 1, stream=streamed, response_format={"type": "json_object"})
-        await _taught(swarm, incoming)
+        await taught(swarm, incoming)
         chunks = 0
 
         async def die() -> None:
@@ -317,86 +229,10 @@ async def test_a_request_that_engines_die_of_later_is_not_tried_for_ever(autojum
 
             return run
 
-        await _taught(swarm, incoming)
+        await taught(swarm, incoming)
         for member in swarm.members:
             member.engine.run_infer = dying(member, member.engine.run_infer)  # type: ignore[method-assign]
         with pytest.raises(RequestError) as caught:
             await read(swarm[0], incoming)
         assert caught.value.code == "engine_failed"
         assert len(died) == 3
-
-
-async def test_a_silent_engine_is_followed_by_another_before_and_after_its_first_token(
-    autojump_clock: MockClock,
-) -> None:
-    """The peer lives and beats, but its engine says nothing any more: the first token may take a multiple of
-    what was predicted, each further one `token_timeout_s`."""
-    for after in (0, 5):
-        incoming = shaped("chat", 1)
-        alone = await undisturbed(incoming)
-        async with world(2, config=PAPER) as swarm:
-            await _taught(swarm, incoming)
-            run_infer = swarm[1].engine.run_infer
-
-            def hanging(run_infer, after: int):  # type: ignore[no-untyped-def]
-                @asynccontextmanager
-                async def run(request: InferRequest):  # type: ignore[no-untyped-def]
-                    async with run_infer(request) as items:
-
-                        async def some() -> AsyncIterator[Chunk | End]:
-                            for _ in range(after):
-                                yield await anext(items)
-                            await trio.sleep_forever()
-
-                        yield some()
-
-                return run
-
-            swarm[1].engine.run_infer = hanging(run_infer, after)  # type: ignore[method-assign]
-            started = trio.current_time()
-            seen = await read(swarm[0], incoming)
-            waited = trio.current_time() - started
-            assert seen.stream() == alone.stream()
-            assert seen.served_by == [swarm[1].peer_id, swarm[0].peer_id]
-            limits = Config().request
-            expected = limits.token_timeout_s if after else limits.first_token_s_min
-            assert expected < waited < expected + 5.0
-            assert swarm[1].engine.load().running == 0, "it was told to stop"
-
-
-async def test_an_answer_waits_for_somebody_to_go_on(autojump_clock: MockClock) -> None:
-    """The only engine there is crashes in the middle and is back after some seconds."""
-    incoming = shaped("chat", 1)
-    alone = await undisturbed(incoming)
-    async with world(1) as swarm:
-        await trio.sleep(1.0)
-
-        async def die(chunks: int) -> None:
-            if chunks == 10:
-                swarm[0].engine.crash(down_s=Config().request.patience_s - 5.0)
-
-        assert (await read(swarm[0], incoming, die)).stream() == alone.stream()
-        impatient = shaped("chat", 2)
-
-        async def die_for_long(chunks: int) -> None:
-            if chunks == 10:
-                swarm[0].engine.crash(down_s=Config().request.patience_s + 5.0)
-
-        with pytest.raises(RequestError) as caught:
-            await read(swarm[0], impatient, die_for_long)
-        assert caught.value.code == "no_node_available"
-
-
-async def test_a_node_whose_engine_fails_waits_for_it_to_come_back(autojump_clock: MockClock) -> None:
-    """Goal: no client is turned away for what passes. Method: nobody else is there, and it takes 5 s."""
-    async with world(1) as swarm, trio.open_nursery() as nursery:
-        engine = swarm[0].engine
-        engine._set_state(EngineState.FAILING, "nobody listens")
-        assert not swarm[0].node.ready
-
-        async def come_back() -> None:
-            await trio.sleep(5.0)
-            engine._set_state(EngineState.READY, "it answers")
-
-        nursery.start_soon(come_back)
-        assert (await read(swarm[0], shaped("chat", 3))).served_by == [swarm[0].peer_id]

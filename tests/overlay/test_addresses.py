@@ -199,7 +199,7 @@ async def test_a_name_from_a_peer_does_not_lead_to_this_machine(monkeypatch: pyt
     monkeypatch.setattr(swarm, "dial", dial)
     peer, addr = PeerId("peer"), "/dns4/localhost/tcp/5"
     node: Any = SimpleNamespace(
-        host=None,
+        host=SimpleNamespace(network=SimpleNamespace(listeners={})),
         _loopback=False,
         _learned_names=trio.CapacityLimiter(1),
         _settings=SimpleNamespace(join=()),

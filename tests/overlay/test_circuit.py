@@ -18,6 +18,7 @@ from peerinfer.core.swarm_key import SwarmKey
 from peerinfer.core.types import PeerId
 from peerinfer.node.ports import PeerLostError
 from peerinfer.overlay import gate as gate_module
+from peerinfer.overlay import links as links_module
 from peerinfer.overlay import relay as relay_module
 from peerinfer.overlay.circuit import (
     HOP_PROTOCOL,
@@ -292,3 +293,25 @@ async def test_one_relay_cannot_use_up_what_the_others_may_bring(
         await until(lambda: "too many connections from one address" in b.sink.reasons, within_s=SOON_S)
         a = await behind_nat(world, relay)
         await until(lambda: a.linked_to(b.id) and b.linked_to(a.id), within_s=3 * SOON_S)
+
+
+async def test_a_relay_is_left_when_the_far_end_can_be_dialled(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a router forwards a port at last. The link is never down, new calls go the direct way at once,
+    and gossip when the detour is closed."""
+    monkeypatch.setattr(links_module, "RELAYED_STILL_S", 0.5)
+    relay, a, b = await linked_through(world)
+    assert len(await answer(a, b.id, request("r1"))) == DATA_FRAMES + 2
+    (listener,) = host_of(b).network.listeners.values()
+    a.overlay.learn(b.id, [str(listener.get_addrs()[0])])
+    await until(lambda: not all(map(is_relayed, connections(a, b.id))), within_s=SOON_S)
+    assert len(await answer(a, b.id, request("r2"))) == DATA_FRAMES + 2
+    for here, there in ((a, b.id), (b, a.id)):
+        await until(lambda: not any(map(is_relayed, connections(here, there))), within_s=SOON_S)  # noqa: B023
+    await world.stop(relay)
+    await assert_gossip_flows(a, b)
+    assert len(await answer(b, a.id, request("r3"))) == DATA_FRAMES + 2
+    for peer, other in ((a, b), (b, a)):
+        assert peer.linked_to(other.id)
+        assert other.id not in peer.sink.down

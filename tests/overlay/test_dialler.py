@@ -12,7 +12,7 @@ from trio.testing import MockClock as Clock
 from peerinfer.config import OverlayConfig
 from peerinfer.core.types import PeerId
 from peerinfer.overlay.backoff import TokenBucket, backoff_s
-from peerinfer.overlay.dialler import GIVE_UP_S, HEARD_RETRY_S, DialError, Dialler
+from peerinfer.overlay.dialler import DIRECT_AGAIN_S, GIVE_UP_S, HEARD_RETRY_S, DialError, Dialler
 from peerinfer.overlay.reasons import NO_ANSWER
 
 ME, PEER, OTHER = PeerId("me"), PeerId("peer"), PeerId("other")
@@ -258,3 +258,54 @@ def test_a_token_bucket_limits_the_rate_but_not_a_burst() -> None:
     assert [bucket.take(now=100) for _ in range(4)] == [True, True, True, False]
     assert [bucket.take(now=100.5) for _ in range(2)] == [True, False]
     assert sum(bucket.take(now=1000) for _ in range(10)) == 3
+
+
+async def test_a_relayed_peer_is_dialled_when_it_announces_other_addresses_and_now_and_then(
+    network: Network, autojump_clock: Clock
+) -> None:
+    """Goal: a relay is left as soon as its far end can be dialled, without trying that every few seconds.
+    Method: one that announces the same address each second, then another one, which answers."""
+    network.dialler.learn(PEER, [ADDR], announced=True)
+    await trio.sleep(1)
+    network.dialler.link_up(PEER, relayed=True)
+    await trio.sleep(5)
+    before = len(network.dialled)
+    for _ in range(int(2 * DIRECT_AGAIN_S)):
+        network.dialler.learn(PEER, [ADDR], announced=True)
+        await trio.sleep(1)
+    assert len(network.dialled) - before == 2
+    outside = "/ip4/45.0.0.2/tcp/1"
+    network.dialler.learn(PEER, [outside, ADDR], announced=True)
+    await trio.sleep(1)
+    assert network.dialled[-2][2] == outside
+    network.dialler.link_direct(PEER)
+    dialled = len(network.dialled)
+    network.dialler.learn(PEER, [ADDR], announced=True)
+    await trio.sleep(2 * DIRECT_AGAIN_S)
+    assert len(network.dialled) == dialled
+    network.dialler.link_down(PEER)
+    await trio.sleep(1)
+    assert len(network.dialled) > dialled
+
+
+async def test_a_relayed_peer_that_was_never_tried_is_dialled_once(
+    network: Network, autojump_clock: Clock
+) -> None:
+    """It came through a relay by itself: perhaps only this node cannot be dialled."""
+    network.dialler.link_up(PEER, relayed=True)
+    network.dialler.learn(PEER, [ADDR], announced=True)
+    await trio.sleep(60)
+    assert len(network.dialled) == 1
+
+
+async def test_addresses_that_a_relayed_peer_announces_while_it_is_dialled_are_dialled_next(
+    network: Network, autojump_clock: Clock
+) -> None:
+    """As when its router has got another address: the old one is silent."""
+    network.silent.add(ADDR)
+    network.dialler.learn(PEER, [ADDR], announced=True)
+    await trio.sleep(1)
+    network.dialler.link_up(PEER, relayed=True)
+    network.dialler.learn(PEER, ["/ip4/45.0.0.20/tcp/1"], announced=True)
+    await trio.sleep(10)
+    assert [addr for _, _, addr in network.dialled] == [ADDR, "/ip4/45.0.0.20/tcp/1"]
