@@ -32,6 +32,7 @@ class Whispers:
             _introduce(host, peer, self._topic)
             _introduce(other, me, self._topic)
         self._hosts[me] = host
+        # In the swarm that they pretend all authors reach all, by the library's streams or by whispers.
         router.reaches_us, router.lacks_authors = (lambda _author: True), (lambda: False)
         send_really = router.send_rpc
 

@@ -126,6 +126,10 @@ class Context:
 
     def renew_incarnation(self, *, above: int) -> None:
         """Peers remember a later life than this one: go above it, or all we say is old news to them."""
+        log.warning(
+            "peers know a later life of this node: its clock was set back, or another process runs as the"
+            " same peer, with a copy of its data directory; each needs a --data-dir of its own"
+        )
         self.incarnation = self.next_incarnation(above)
         self.seq = 0
         self.publish_soon()

@@ -15,7 +15,7 @@ from peerinfer.core.types import Chunk, RequestError
 from peerinfer.core.wire import UINT_MAX
 from peerinfer.node.probes import INCARNATION_MAX
 from peerinfer.sim.network import Conditions
-from tests.node.swarm import Member, ask, completion, text, world
+from tests.node.swarm import Member, World, ask, completion, text, world
 
 PAPER = Config(routing=RoutingConfig(policy="longest-prefix"))
 
@@ -104,26 +104,37 @@ async def test_the_end_of_served_work_ends_a_push_back_at_once(autojump_clock: M
         assert not target.node._context.pushing_back
 
 
+async def _tells_of_a_life(swarm: World, known_incarnation: int) -> None:
+    """From now on node 1 answers every question of node 0 with this."""
+
+    async def answer(call, opening):  # type: ignore[no-untyped-def]
+        load = swarm[1].engine.load()
+        wait = Wait(id=opening.id, wait_s=0.0, incarnation=1, seq=0, load=load)
+        await call.send(replace(wait, known_incarnation=known_incarnation))
+
+    swarm[1].node.serve_call = answer  # type: ignore[method-assign]
+    await trio.sleep(40.0)
+
+
 async def test_an_incarnation_that_no_clock_has_made_is_not_believed(autojump_clock: MockClock) -> None:
     async with world(2) as swarm:
         before = swarm[0].node.status()["incarnation"]
-
-        async def lie(call, opening):  # type: ignore[no-untyped-def]
-            await call.send(
-                Wait(
-                    id=opening.id,
-                    wait_s=0.0,
-                    incarnation=1,
-                    seq=0,
-                    load=swarm[1].engine.load(),
-                    known_incarnation=INCARNATION_MAX + 1,
-                )
-            )
-
-        swarm[1].node.serve_call = lie  # type: ignore[method-assign]
-        await trio.sleep(40.0)
+        await _tells_of_a_life(swarm, INCARNATION_MAX + 1)
         assert swarm[0].node.status()["incarnation"] == before
         assert swarm[0].node.status()["dropped"]["request"] >= 1  # type: ignore[index]
+
+
+async def test_a_node_whose_later_life_is_known_goes_above_it_and_says_what_that_may_be(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a second process with a copy of its data directory."""
+    async with world(2) as swarm:
+        known = swarm[0].node.context.incarnation + 1000
+        await _tells_of_a_life(swarm, known)
+        assert swarm[0].node.context.incarnation > known
+    assert [each.levelname for each in caplog.records if "a copy of its data directory" in each.message] == [
+        "WARNING"
+    ]
 
 
 @pytest.mark.parametrize(
