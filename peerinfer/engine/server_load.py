@@ -5,7 +5,9 @@ sent until it has ended. The server's own report (SGLang's `/v1/loads`) comes la
 prefill, but it alone knows of other clients. So the two are merged: what a report has beyond our own requests
 of that moment is foreign, and counts until the next report; our own are counted as they are now. The report
 also has two counters, of prompt tokens computed and of the time that it took: they give the prefill's rate,
-and its progress, which is credited to our requests in the order in which they were sent.
+and its progress, which is credited to our requests in the order in which they were sent. Between two reports,
+and where they tell of no progress within a prompt, the one that is being computed is taken to go on at the
+rate: else a node seems as busy in the last millisecond of a long prefill as in its first.
 
 For a server without such reports our own requests are all there is: the rate is that of prompts which began
 when the one before had its first token. Short remainders of cached prompts measure a step's overhead and
@@ -113,6 +115,7 @@ class ServerLoad:
         self._unreported = 0  # tokens of our prompts that were done since the last report
         self._prompts_done = 0  # and how many prompts
         self._first_token_at = 0.0  # of any request: when the server could turn to the next prompt
+        self._credited_at = 0.0  # when a report last told of progress within a prompt of ours
 
     def sent(self, *, uncached_tokens: int, now: float) -> InFlight:
         """Count a request, from before it is sent; `uncached_tokens` of its prompt are to be computed."""
@@ -126,18 +129,31 @@ class ServerLoad:
         foreign = self._foreign if fresh else 0
         total = len(self._mine) + foreign
         filled = self._slots if self._slots_filled is None or not fresh else self._slots_filled
+        since_told = self._computed_since_told(now)
+        left = sum(each.prefill_left for each in self._mine) - since_told
         # Of prompts that are not done yet, what is: it has left the queue, and is not lost in between.
-        begun = sum(each.uncached_tokens - each.prefill_left for each in self._mine if each.prefill_left)
+        begun = sum(each.uncached_tokens for each in self._mine if each.prefill_left) - left
         return Load(
             running=min(total, filled),
             queued=max(0, total - filled),
-            queued_prefill_tokens=sum(request.prefill_left for request in self._mine)
-            + (self._foreign_tokens if foreign else 0),
+            queued_prefill_tokens=left + (self._foreign_tokens if foreign else 0),
             recent_prefill_tokens=round(self._recent.at(now)) + begun,
-            prefill_tokens_per_s=self._counted_rate.per_s or self._seen_rate.per_s,
+            prefill_tokens_per_s=self._prefill_rate,
             decode_tokens_per_s=self._decode_rate.per_s,
             slots=self._slots,
         )
+
+    @property
+    def _prefill_rate(self) -> float:
+        return self._counted_rate.per_s or self._seen_rate.per_s
+
+    def _computed_since_told(self, now: float) -> int:
+        """Tokens of the prompt that is being computed, by the rate; its last one comes with the answer."""
+        first = next((each for each in self._mine if each.prefill_left), None)
+        if first is None or self._foreign_tokens:  # others' prompts may be computed before it
+            return 0
+        since = max(first.sent_at, self._first_token_at, self._credited_at)
+        return min(first.prefill_left - 1, int((now - since) * self._prefill_rate))
 
     @property
     def busy(self) -> bool:
@@ -196,6 +212,8 @@ class ServerLoad:
             progress = min(tokens, max(0, request.prefill_left - 1))  # the last token comes with the answer
             request.prefill_left -= progress
             tokens -= progress
+            if progress:
+                self._credited_at = now
         self._recent.add(tokens, now=now)
 
 

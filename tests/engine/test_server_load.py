@@ -103,6 +103,27 @@ def test_a_long_prefill_is_seen_to_go_on() -> None:
     assert second.prefill_left == 300, "one of the hundred tokens was the first prompt's last"
 
 
+def test_a_prompt_goes_on_at_the_rate_while_nothing_is_told() -> None:
+    """Else a node seems as busy in the last moment of a prefill as in its first."""
+    load = ServerLoad(slots=4)
+    load.sent(uncached_tokens=1000, now=0).first_token(now=1)
+    load.sent(uncached_tokens=600, now=2)
+    load.sent(uncached_tokens=50, now=2)
+    assert load.load(now=2).queued_prefill_tokens == 650
+    half = load.load(now=2.3)
+    assert half.queued_prefill_tokens == pytest.approx(350, abs=1)
+    assert half.recent_prefill_tokens > load.load(now=2).recent_prefill_tokens + 250
+    assert load.load(now=9).queued_prefill_tokens == 51, "its last token, and the next prompt"
+
+
+def test_nothing_is_taken_to_go_on_while_others_wait() -> None:
+    load = ServerLoad(slots=4)
+    load.sent(uncached_tokens=1000, now=0).first_token(now=1)
+    load.sent(uncached_tokens=600, now=2)
+    load.reported(replace(IDLE, running=1, waiting=2, waiting_uncached_tokens=900), now=2)
+    assert load.load(now=2.3).queued_prefill_tokens == 900
+
+
 def test_the_rate_is_what_the_server_counted() -> None:
     """Method: 480 tokens/s; then remainders of 16 tokens at 40 tokens/s, which are mostly overhead."""
     load = ServerLoad(slots=4)
