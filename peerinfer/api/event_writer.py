@@ -39,7 +39,8 @@ class EventWriter:
     async def run(self) -> None:
         """Send what is collected, until cancelled."""
         while True:
-            await self._more.wait()
+            if not self._more.is_set():  # else waiting takes a turn of the loop
+                await self._more.wait()
             self._more, self._sent = trio.Event(), trio.Event()
             try:
                 if events := self._take():
@@ -49,7 +50,8 @@ class EventWriter:
 
     async def rest(self) -> bytes:
         """What was not sent, once nothing is on its way; whoever asks has to send it."""
-        await self._sent.wait()
+        if not self._sent.is_set():
+            await self._sent.wait()
         return self._take()
 
     def _take(self) -> bytes:

@@ -129,31 +129,30 @@ class ServerLoad:
         foreign = self._foreign if fresh else 0
         total = len(self._mine) + foreign
         filled = self._slots if self._slots_filled is None or not fresh else self._slots_filled
-        since_told = self._computed_since_told(now)
-        left = sum(each.prefill_left for each in self._mine) - since_told
-        # Of prompts that are not done yet, what is: it has left the queue, and is not lost in between.
-        begun = sum(each.uncached_tokens for each in self._mine if each.prefill_left) - left
+        rate = self._counted_rate.per_s or self._seen_rate.per_s
+        left, begun = self._left_and_begun(rate, now)
         return Load(
             running=min(total, filled),
             queued=max(0, total - filled),
             queued_prefill_tokens=left + (self._foreign_tokens if foreign else 0),
             recent_prefill_tokens=round(self._recent.at(now)) + begun,
-            prefill_tokens_per_s=self._prefill_rate,
+            prefill_tokens_per_s=rate,
             decode_tokens_per_s=self._decode_rate.per_s,
             slots=self._slots,
         )
 
-    @property
-    def _prefill_rate(self) -> float:
-        return self._counted_rate.per_s or self._seen_rate.per_s
-
-    def _computed_since_told(self, now: float) -> int:
-        """Tokens of the prompt that is being computed, by the rate; its last one comes with the answer."""
-        first = next((each for each in self._mine if each.prefill_left), None)
-        if first is None or self._foreign_tokens:  # others' prompts may be computed before it
-            return 0
-        since = max(first.sent_at, self._first_token_at, self._credited_at)
-        return min(first.prefill_left - 1, int((now - since) * self._prefill_rate))
+    def _left_and_begun(self, rate: float, now: float) -> tuple[int, int]:
+        """Tokens of our prompts that are still to be computed, and those that are of prompts not yet done."""
+        first, left, whole = None, 0, 0
+        for each in self._mine:
+            if each.prefill_left:
+                first = first or each
+                left += each.prefill_left
+                whole += each.uncached_tokens
+        if first is not None and not self._foreign_tokens:  # else others' prompts may come before it
+            since = max(first.sent_at, self._first_token_at, self._credited_at)
+            left -= min(first.prefill_left - 1, int((now - since) * rate))  # its last comes with the answer
+        return left, whole - left
 
     @property
     def busy(self) -> bool:

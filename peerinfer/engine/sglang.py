@@ -146,8 +146,9 @@ class SGLangEngine:
             yield flight.answer
         finally:
             flight.scope.cancel()
-            with trio.CancelScope(shield=True):
-                await flight.done.wait()
+            if not flight.done.is_set():
+                with trio.CancelScope(shield=True):
+                    await flight.done.wait()
 
     def load(self) -> Load:
         """The work at hand, right now."""
@@ -192,7 +193,8 @@ class SGLangEngine:
 
     async def _ready(self) -> tuple[ServerFacts, OpenAIUpstream]:
         """Wait for a server that loads. Raises `EngineAwayError` for one that is away."""
-        await self._settled.wait()
+        if not self._settled.is_set():
+            await self._settled.wait()
         if self._state is not EngineState.READY or self._facts is None or self._upstream is None:
             raise EngineAwayError(f"the server is {self._state}: {self._detail}")
         return self._facts, self._upstream
