@@ -58,6 +58,9 @@ log = logging.getLogger("peerinfer.overlay")
 BANISHED_S = 60.0  # guess
 """A peer that sent too much is not let in for this long."""
 GOODBYE_S = 1.5  # guess
+HEARD_WITHIN_S = 0.2  # guess
+"""From what is published last to the end of the links: the library reads nothing more of a stream once its
+connection is over, and a peer that is busy learns of both at once."""
 LEARNED_NAMES_AT_ONCE_MAX = 4  # guess
 """Looked up for peers' addresses. Each may take a thread, and the tokenisers need some."""
 SAVE_S = 30.0  # guess
@@ -336,6 +339,8 @@ class Swarm:
         with contained("saving the known peers"):
             self._saving()()
         with trio.move_on_after(GOODBYE_S, shield=True):
+            if self.topic and len(self.links):
+                await trio.sleep_until(self.topic.published_at + HEARD_WITHIN_S)
             async with trio.open_nursery() as nursery:
                 for listener in self.host.network.listeners.values():
                     nursery.start_soon(_close, listener)

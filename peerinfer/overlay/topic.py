@@ -85,6 +85,8 @@ class Topic:
         self._rates = Rates[tuple[bytes, bool]](rate_per_s=rate, burst=rate * BURST_S)
         self._refused = 0
         self._authors = Authors()
+        self.published_at = float("-inf")
+        """When this node said something last."""
         pubsub.set_topic_validator(name, self._is_welcome, False)
         self._push = pubsub.push_msg
         pubsub.push_msg = self._push_and_count
@@ -92,6 +94,7 @@ class Topic:
     async def publish(self, payload: bytes) -> None:
         """Send to everybody, at most once."""
         assert len(payload) <= GOSSIP_BYTES_MAX, len(payload)
+        self.published_at = trio.current_time()
         await self._pubsub.publish(self._name, payload)
 
     def reaches_us(self, author: ID) -> bool:

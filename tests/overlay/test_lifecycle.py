@@ -18,7 +18,7 @@ from tests.contract.overlay_worlds import LibP2PWorld, RecordingSink, until
 from tests.contract.test_overlay_contract import SOON_S, answer, request, start_linked
 from tests.overlay.peer_process import DATA_FRAMES
 from tests.overlay.raw_host import raw_host
-from tests.overlay.test_hardening import free_port, host_of
+from tests.overlay.test_hardening import assert_gossip_flows, free_port, host_of
 
 
 def overlay(data_dir: Path, **config: object) -> LibP2POverlay:
@@ -137,6 +137,20 @@ async def test_who_leaves_lets_nobody_in_any_more(world: LibP2PWorld) -> None:
         assert not a.linked_to(late.id)
     assert a.linked_to(b.id)
     assert set(a.sink.drops) == {"handshake"}
+
+
+async def test_the_last_that_a_peer_says_is_heard_before_it_is_gone(world: LibP2PWorld) -> None:
+    """Goal: who says goodbye does not look as if it had crashed. Method: it leaves as soon as that is said;
+    whoever reads the end of a connection together with what came before it hears only the end."""
+    a = await world.start()
+    for number in range(3):
+        b = await world.start(join=[a.address])
+        await until(lambda b=b: a.linked_to(b.id), within_s=SOON_S)  # type: ignore[misc]
+        await assert_gossip_flows(b, a)
+        goodbye = b"goodbye %d" % number
+        await b.overlay.publish(goodbye)
+        await world.stop(b)
+        await until(lambda b=b, said=goodbye: (b.id, said) in a.sink.messages, within_s=SOON_S)  # type: ignore[misc]
 
 
 async def test_an_address_of_ones_own_leads_to_nobody_else(
