@@ -29,7 +29,7 @@ lint: $(READY) ## Style, types and the layers of the house
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint model ## Lint, then every test but those marked sglang; the core's branch coverage is held at 100 %
+test: lint model ## Lint, then every test but those marked sglang or nat; the core's branch coverage is held at 100 %
 	$(BIN)/python -m pytest --cov --cov-report=term
 
 SEEDS ?= 1000

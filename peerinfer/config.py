@@ -118,10 +118,11 @@ class RoutingConfig(Section):
     wrong lately; 0: predictions are not corrected. Higher: a link that is worse than its round trip is left
     alone, and so are peers whose caches would have helped: waits are not predicted well enough."""
     ask_peers_max: int = 3  # guess
-    """So many of the best peers are asked for their true wait at once; 0: nobody ever is."""
+    """So many of the best peers are asked at once for their true wait and what they have of the prompt; 0:
+    nobody ever is."""
     ask_above_round_trips: float = 20.0  # guess
-    """They are asked where the wait may be longer than so many round trips. Lower: surer decisions, and a
-    round trip more for most of them."""
+    """They are asked where the wait, or the prefill of a new prompt, may be longer than so many round trips.
+    Lower: surer decisions, and a round trip more for most of them."""
     slower_max: int = 4  # measured: docs/routing.md
     """A request may be refused so often because it would wait longer than at the next best; 0: never."""
     rent_learns: bool = True

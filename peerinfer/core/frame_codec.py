@@ -17,6 +17,7 @@ import cbor2
 from peerinfer.core.errors import WireError
 from peerinfer.core.fingerprint import FINGERPRINT_BYTES
 from peerinfer.core.frames import (
+    ASKED_PAGES_MAX,
     Accept,
     Ask,
     Cancel,
@@ -37,13 +38,12 @@ FRAME_OVERHEAD_BYTES_MAX = 64 * 1024
 """What a request frame may have beyond its body."""
 FRAME_BYTES_MAX = 16 * 1024 * 1024 + FRAME_OVERHEAD_BYTES_MAX
 """The longest frame of the protocol. A node may read less: its own longest request body and the overhead."""
-ASKED_KEYS_BYTES_MAX = 32 * 1024
-"""Of a longer prompt the first 4,096 pages are asked for: half of what a frame may have beyond a body."""
 SECONDS_MAX = 7 * 24 * 3600.0
 MESSAGE_CHARS_MAX = 1024
 CODE_CHARS_MAX = 256
 _TOKEN_BYTES = 4
 _KEY_BYTES = 8
+ASKED_KEYS_BYTES_MAX = ASKED_PAGES_MAX * _KEY_BYTES
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -152,7 +152,7 @@ def _write_ask(frame: Ask) -> dict[str, object]:
         "expected_cached_tokens": whole(frame.expected_cached_tokens),
     }
     if frame.keys:
-        keys = frame.keys[: ASKED_KEYS_BYTES_MAX // _KEY_BYTES]
+        keys = frame.keys[:ASKED_PAGES_MAX]
         fields["keys"] = struct.pack(f"<{len(keys)}Q", *keys)
     return fields
 

@@ -14,6 +14,9 @@ from typing import Literal
 
 from peerinfer.core.types import Endpoint, Given, Holding, Load, PageKey, Usage
 
+ASKED_PAGES_MAX = 4096
+"""Of a longer prompt so many pages, the first, are asked for: half of what a frame may have beyond a body."""
+
 RefuseCode = Literal["overloaded", "draining", "not_ready", "wrong_model", "bad_request", "slower"]
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from peerinfer.config import RoutingConfig
 from peerinfer.core.cost_model import transfer_s, wait_s, with_given
 from peerinfer.core.crowding import others_s
+from peerinfer.core.frames import ASKED_PAGES_MAX
 from peerinfer.core.peer import Peer, PeerStatus
 from peerinfer.core.peer_view import PeerView
 from peerinfer.core.policies import POLICIES, TARGETS_MAX, Candidate, Situation
@@ -85,7 +86,8 @@ def rank(
     `target` overrides the policy: that node or, if it cannot be forwarded to, nobody. `turn` counts
     requests and `draw` is uniform in [0, 1): what round-robin and random need, since the core has neither
     memory nor randomness of its own. Without `rents` the policy `cost` always takes what is cheaper now.
-    `told` is what peers that were just asked have of this prompt, which goes before what is known of them.
+    `told` is what peers that were just asked have of this prompt, which goes before what is known of them;
+    but of a very long one they were asked for the first pages only.
     """
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
@@ -203,7 +205,7 @@ class _Weighing:
             matched = matches[peer.estimate.slot]
             coming = matched
             if told and (holding := told.get(peer.peer)) is not None:
-                matched, coming = holding
+                matched, coming = _with_known(holding, matched)
             expected = matched * page_size
             if expected > cacheable_tokens:
                 expected = cacheable_tokens
@@ -279,6 +281,13 @@ class _Weighing:
             now=now,
         )
         return Tenancy(key, rent_s, price_s, False, buys)
+
+
+def _with_known(told: Holding, known_pages: int) -> Holding:
+    """What an asked peer has: if that is all that it was asked for, what is known of the rest still holds."""
+    if told.cached_pages < ASKED_PAGES_MAX:
+        return told
+    return Holding(max(told.cached_pages, known_pages), max(told.coming_pages, known_pages))
 
 
 def _reasons(skipped: list[Peer], now: float) -> tuple[tuple[PeerId, str], ...]:

@@ -122,7 +122,7 @@ class Context:
     def lose_cache(self) -> None:
         """The engine's cache is gone: empty tree and new incarnation, at once (paper §2, crash recovery)."""
         self.cache_sync.clear()
-        self.renew_incarnation(above=self.incarnation)
+        self._begin_anew(above=self.incarnation)
 
     def renew_incarnation(self, *, above: int) -> None:
         """Peers remember a later life than this one: go above it, or all we say is old news to them."""
@@ -130,6 +130,9 @@ class Context:
             "peers know a later life of this node: its clock was set back, or another process runs as the"
             " same peer, with a copy of its data directory; each needs a --data-dir of its own"
         )
+        self._begin_anew(above=above)
+
+    def _begin_anew(self, *, above: int) -> None:
         self.incarnation = self.next_incarnation(above)
         self.seq = 0
         self.publish_soon()

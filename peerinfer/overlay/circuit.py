@@ -90,18 +90,21 @@ class Circuits:
     def __init__(self, host: Host, *, nursery: trio.Nursery) -> None:
         self._host, self._nursery = host, nursery
         self._reserving: dict[PeerId, trio.CancelScope] = {}
+        self._reserved: set[PeerId] = set()
+        """Relays that have said so."""
         host.host.set_stream_handler(TProtocol(STOP_PROTOCOL), self.accept)
 
     def link_up(self, peer: PeerId) -> None:
         """Perhaps a relay: have it keep a reservation while it is linked."""
         if (before := self._reserving.get(peer)) is not None:
             before.cancel()  # it sleeps through a link that was lost and is up again
+        self._reserved.discard(peer)
         scope = self._reserving[peer] = trio.CancelScope()
         self._nursery.start_soon(self._keep_reserved, peer, scope)
 
     def reserved(self) -> list[PeerId]:
         """The relays that pass connections on to this node."""
-        return sorted(peer for peer in self._reserving if self._dialled(peer) and self._speaks(peer))
+        return sorted(peer for peer in self._reserved if self._dialled(peer))
 
     def addrs_of_last_resort(self, peer: PeerId) -> list[str]:
         """Under which a peer may be reached that cannot be dialled; of many others the next time."""
@@ -161,6 +164,7 @@ class Circuits:
                 await trio.sleep(RESERVE_AGAIN_S)
         if self._reserving.get(relay) is scope:
             del self._reserving[relay]
+            self._reserved.discard(relay)
 
     async def _reserve(self, relay: PeerId) -> None:
         """One that does not want to is asked again as late as one that does."""
@@ -170,11 +174,12 @@ class Circuits:
             return
         try:
             await send(stream, HopMessage(type=HopMessage.RESERVE))
-            await receive(stream, HopMessage)
+            granted = (await receive(stream, HopMessage)).status == Status.OK
         except (*STREAM_ERRORS, trio.TooSlowError, WireError):
-            pass
+            granted = False
         finally:
             await reset(stream)
+        (self._reserved.add if granted else self._reserved.discard)(relay)
 
     def _relays(self) -> list[PeerId]:
         peers = {PeerId(each.muxed_conn.peer_id.to_base58()) for each in self._connections() if _direct(each)}
@@ -182,11 +187,8 @@ class Circuits:
 
     def _dialled(self, peer: PeerId) -> bool:
         """Whoever dialled this node needs no help to reach it."""
-        return any(
-            each.muxed_conn.peer_id.to_base58() == peer and each.direction == Direction.OUTBOUND
-            for each in self._connections()
-            if _direct(each)
-        )
+        connections = self._host.network.get_connections(ID.from_base58(peer))
+        return any(each.direction == Direction.OUTBOUND for each in connections if _direct(each))
 
     def _speaks(self, peer: PeerId) -> bool:
         store = self._host.host.get_peerstore()

@@ -61,7 +61,7 @@ class _Target:
     unreachable: str | None = None
     """The reason that was told last."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """Why each address failed last, since the last link."""
+    """Why each given address failed last, since the last link."""
 
     def addrs(self) -> tuple[str, ...]:
         """All of them, the given ones first."""
@@ -218,7 +218,9 @@ class Dialler:
                 if failure is None:
                     reason = None
                     break
-                reason, target.reasons[addr] = f"{addr}: {failure}", failure
+                reason = f"{addr}: {failure}"
+                if addr in target.given:  # peers may announce other addresses for ever
+                    target.reasons[addr] = failure
             else:
                 for addr in self._last_resort(target.peer):
                     if target.peer in self._linked_at or await self._failure(target.peer, addr) is None:

@@ -161,16 +161,16 @@ def _router() -> DirectGossip:
 
 
 async def open_stream(host: Host, peer: PeerId, protocol: str, *, direct: bool = False) -> Any:
-    """A new stream over the newest connection to a peer, or the newest that no relay passes on. Never dials.
+    """A new stream over the newest connection to a peer, one that no relay passes on if there is any, and if
+    `direct` never another one. Never dials.
 
     Raises:
         PeerLostError: there is no connection, or the peer does not speak the protocol.
     """
-    connections = [
-        each
-        for each in host.network.get_connections(ID.from_base58(peer))
-        if is_open(each) and not (direct and is_relayed(each))
-    ]
+    connections = [each for each in host.network.get_connections(ID.from_base58(peer)) if is_open(each)]
+    directs = [each for each in connections if not is_relayed(each)]
+    if directs or direct:
+        connections = directs
     if not connections:
         raise PeerLostError("not connected")
     stream = None

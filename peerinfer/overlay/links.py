@@ -64,10 +64,7 @@ class Links:
 
     def links(self) -> Mapping[PeerId, Link]:
         """The peers that are connected now, with what is known of their addresses by now."""
-        for peer, link in self._links.items():
-            if not link.addrs:
-                self._links[peer] = Link(addrs=self._addrs(peer))
-        return {peer: replace(link, relayed=self.is_relayed(peer)) for peer, link in self._links.items()}
+        return {peer: self._link(peer) for peer in self._links}
 
     def is_relayed(self, peer: PeerId) -> bool:
         """Whether all that is said between this node and a peer goes through a third one."""
@@ -159,7 +156,7 @@ class Links:
         if peer not in self._links:
             return
         if not any(is_open(each) for each in self._connections(peer)):
-            link = self.links()[peer]
+            link = self._link(peer)
             del self._links[peer]
             self._relayed.discard(peer)
             self._tell.send_nowait((peer, link))
@@ -167,12 +164,13 @@ class Links:
             self._relayed ^= {peer}
             self._tell.send_nowait((peer, "relayed" if peer in self._relayed else "direct"))
 
+    def _link(self, peer: PeerId) -> Link:
+        if not self._links[peer].addrs:
+            self._links[peer] = Link(addrs=self._addrs(peer))
+        return replace(self._links[peer], relayed=peer in self._relayed)
+
     def _connections(self, peer: PeerId) -> list[Any]:
-        return [
-            each
-            for each in self._host.network.get_connections()
-            if each.muxed_conn.peer_id.to_base58() == peer
-        ]
+        return list(self._host.network.get_connections(ID.from_base58(peer)))
 
     def _addrs(self, peer: PeerId) -> tuple[str, ...]:
         """Where the peer was reached, then what it announced."""

@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from peerinfer.config import Config, RoutingConfig
-from peerinfer.core.router import OwnState
+from peerinfer.core.frames import ASKED_PAGES_MAX
+from peerinfer.core.router import OwnState, Prompt
 from peerinfer.core.types import Holding
 from tests.core.swarm import (
     IDLE,
     LONG,
     ME,
     OTHER,
+    PAGE,
     A,
     B,
     Swarm,
@@ -104,6 +106,22 @@ def test_what_an_asked_peer_says_it_has_goes_before_what_is_known_of_it() -> Non
     assert (by_peer[B].expected_cached_tokens, by_peer[B].in_flight_tokens) == (128, 192)
     assert order(swarm.rank(prompt(LONG), told=told))[0] == B
     assert order(swarm.rank(prompt(LONG)))[0] == A
+
+
+def test_of_a_very_long_prompt_the_pages_that_were_not_asked_for_are_not_taken_for_missing() -> None:
+    """Goal: who has all of it is not passed over for having been asked. Method: a prompt of twice as many
+    pages as are asked for, all of which one peer has; it says so of those, and then that it has lost some."""
+    swarm = Swarm()
+    pages = tuple(range(1, 2 * ASKED_PAGES_MAX + 1))
+    long = Prompt(keys=pages, tokens=len(pages) * PAGE + 1)
+    swarm.hear(A, pages)
+    all_asked = Holding(ASKED_PAGES_MAX, ASKED_PAGES_MAX)
+    for told, expected in ((all_asked, len(pages)), (Holding(9, 9), 9)):
+        (option,) = (each for each in swarm.rank(long, told={A: told}).targets if each.peer == A)
+        assert (option.matched_pages, option.in_flight_tokens) == (expected, 0)
+    swarm.hear(B)
+    (option,) = (each for each in swarm.rank(long, told={B: all_asked}).targets if each.peer == B)
+    assert option.matched_pages == ASKED_PAGES_MAX, "more than was known"
 
 
 def test_nothing_is_forwarded_over_a_link_that_was_never_measured() -> None:

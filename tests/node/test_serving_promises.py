@@ -137,6 +137,18 @@ async def test_a_node_whose_later_life_is_known_goes_above_it_and_says_what_that
     ]
 
 
+async def test_a_node_whose_engine_crashes_begins_a_new_life_and_blames_nobody(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: no operator looks for a second process because an engine was restarted."""
+    async with world(2) as swarm:
+        before = swarm[0].node.context.incarnation
+        swarm[0].engine.crash()
+        await trio.sleep(1.0)
+        assert swarm[0].node.context.incarnation > before
+    assert "a copy of its data directory" not in caplog.text
+
+
 @pytest.mark.parametrize(
     "lie",
     [

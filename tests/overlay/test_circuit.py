@@ -83,9 +83,10 @@ async def test_two_that_cannot_dial_each_other_are_linked_through_a_relay(world:
         assert not any(map(is_relayed, connections(a, relay.id)))
         links = a.overlay.links()
         assert (links[b.id].relayed, links[relay.id].relayed) == (True, False)
-        assert relay.address in a.overlay.standing().relays
+        await until(lambda: relay.address in a.overlay.standing().relays, within_s=SOON_S)
+        await until(lambda: relay.overlay.standing().reservations == 2, within_s=SOON_S)  # one made the link
         at_relay = relay.overlay.standing()
-        assert (at_relay.relays, at_relay.reservations, at_relay.circuits) == ((), 2, 1)
+        assert (at_relay.relays, at_relay.circuits) == ((), 1)
         assert len(await answer(a, b.id, request("r1"))) == DATA_FRAMES + 2
         assert len(await answer(b, a.id, request("r2"))) == DATA_FRAMES + 2
         await assert_gossip_flows(a, b)
@@ -219,6 +220,17 @@ async def test_a_circuit_carries_so_much_and_no_more(monkeypatch: pytest.MonkeyP
     assert 1_000_000 <= silent.written < 1_000_000 + 65_536
 
 
+async def test_a_relay_that_refuses_is_not_named_to_others(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An invite would lead through it to nobody."""
+    monkeypatch.setattr(relay_module, "RESERVATIONS_MAX", 0)
+    relay = await world.start(relay=True)
+    a = await behind_nat(world, relay)
+    await until(lambda: "too many reservations" in relay.sink.reasons, within_s=SOON_S)
+    assert not a.overlay.standing().relays
+
+
 async def test_nothing_is_relayed_twice(world: LibP2PWorld) -> None:
     """A relay refuses to pass on what was passed on to it. Method: the far end of a circuit relays, too."""
     _, a, b = await linked_through(world)
@@ -346,6 +358,30 @@ async def test_an_answer_that_runs_over_a_relay_keeps_it_open(
         assert any(map(is_relayed, connections(a, b.id)))
     for here, there in ((a, b.id), (b, a.id)):
         await until(lambda: not any(map(is_relayed, connections(here, there))), within_s=SOON_S)  # noqa: B023
+
+
+async def test_what_is_new_goes_the_direct_way_though_the_relayed_one_came_last(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when one side dials while the other, who cannot, is on its way through the relay. Calls one after
+    the other would keep that open for an hour."""
+    monkeypatch.setattr(links_module, "RELAYED_STILL_S", 0.1)
+    relay, a, b = await linked_through(world)
+    (listener,) = host_of(b).network.listeners.values()
+    a.overlay.learn(b.id, [str(listener.get_addrs()[0])])
+    await until(lambda: not any(map(is_relayed, connections(a, b.id))), within_s=3 * SOON_S)
+    monkeypatch.setattr(links_module, "RELAYED_STILL_S", 3600.0)
+    assert isinstance(a.overlay, LibP2POverlay)
+    assert a.overlay._swarm is not None
+    (direct,) = connections(a, b.id)
+    await a.overlay._swarm._circuits.dial(b.id, f"/p2p/{relay.id}/p2p-circuit")
+    async with a.overlay.open_call(b.id) as call:
+        await call.send(request("r1"))
+        await call.receive()
+        carrying = [each for each in connections(a, b.id) if a.overlay._swarm.streams.carries_calls(each)]
+        assert carrying == [direct]
+        for _ in range(DATA_FRAMES + 1):
+            await call.receive()
 
 
 async def test_a_direct_connection_that_dies_behind_a_relayed_one_is_made_anew(world: LibP2PWorld) -> None:

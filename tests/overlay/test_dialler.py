@@ -230,6 +230,18 @@ async def test_whom_a_node_was_told_to_join_and_does_not_reach_is_known_with_the
     assert set(network.dialler.unreached().values()) == {"not tried yet"}
 
 
+async def test_nothing_is_kept_of_addresses_that_a_peer_announced_once(
+    network: Network, autojump_clock: Clock
+) -> None:
+    """Goal: a peer that only others hear, and that announces another address each time, costs no memory."""
+    network.dialler.give([(PEER, ADDR)])
+    for number in range(100):
+        network.dialler.learn(PEER, [f"/ip4/10.0.1.{number}/tcp/1"], announced=True)
+        await trio.sleep(2 * HEARD_RETRY_S)
+    assert len({addr for _, _, addr in network.dialled}) == 101
+    assert set(network.dialler._targets[PEER].reasons) == {ADDR}
+
+
 async def test_addresses_that_take_no_connection_do_not_hold_up_a_given_peer(
     network: Network, autojump_clock: Clock
 ) -> None:
