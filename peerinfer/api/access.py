@@ -43,7 +43,7 @@ class KeyPolicy:
         if given is None:
             raise _refusal(
                 "You didn't provide an API key. This node wants one, in the header "
-                "'Authorization: Bearer YOUR_KEY'; `peerinfer` commands take it as --api-key."
+                "'Authorization: Bearer YOUR_KEY'; `peerinfer` commands take --api-key-file FILE."
             )
         if not hmac.compare_digest(_digest(_key_in(given)), self._digest):
             raise _refusal("Incorrect API key provided.", code="invalid_api_key")

@@ -47,6 +47,7 @@ TELLING_ENDPOINTS = (
     "GET /healthz",
     "GET /readyz",
 )
+OPENAI_METHODS = ("GET", "POST")
 
 
 def build_app(node: Serving, config: HttpConfig, hosts: HostPolicy) -> ASGIApp:
@@ -87,7 +88,11 @@ def build_telling_app(peer: Telling, config: HttpConfig, hosts: HostPolicy) -> A
         return JSONResponse({"name": "peerinfer", "peer_id": peer.peer_id, "endpoints": TELLING_ENDPOINTS})
 
     starlette = Starlette(
-        routes=[*status_routes(peer), Route("/", index)],
+        routes=[
+            *status_routes(peer),
+            Route("/", index),
+            Route("/v1/{path:path}", _no_engine, methods=OPENAI_METHODS),
+        ],
         exception_handlers={HTTPException: _no_such_route, Exception: _bug},
     )
     return Guard(starlette, peer, hosts, KeyPolicy(config.api_key))
@@ -119,6 +124,11 @@ class Guard:
             await self._app(scope, receive, send)
         except Exception:
             log.exception("path=%s failed by a bug", scope["path"])
+
+
+async def _no_engine(_: Request) -> ErrorResponse:
+    message = "This is a bootstrap peer, which serves no requests: ask a node that `peerinfer serve` started."
+    return ErrorResponse(RequestError(message, status=404, code="unknown_url"))
 
 
 async def _no_such_route(request: Request, error: Exception) -> ErrorResponse:

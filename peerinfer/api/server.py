@@ -67,7 +67,10 @@ def open_listener(config: HttpConfig) -> socket.socket:
             return _listen(family, address, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise ListenError(f"Cannot listen on {config.host} port {port}: {error.strerror}.") from error
+                raise ListenError(
+                    f"Cannot listen on {config.host} port {port}: {error.strerror}; "
+                    "choose another with --http HOST:PORT."
+                ) from error
     if last > config.port:
         raise ListenError(
             f"Ports {config.port} to {last} of {config.host} are all taken; choose one with --http HOST:PORT."

@@ -46,6 +46,11 @@ def _is_shown(option: click.Parameter) -> bool:
     return not getattr(option, "hidden", False)
 
 
+def _own_name(param: click.Parameter) -> str:
+    """What it is called on the command line, which its variable need not be: `--json`."""
+    return max(param.opts, key=len).lstrip("-").replace("_", "-")
+
+
 def _load(context: click.Context, _param: click.Parameter, path: Path | None) -> None:
     if path is None:
         return
@@ -54,13 +59,13 @@ def _load(context: click.Context, _param: click.Parameter, path: Path | None) ->
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CommandError(f"{path}: {error}") from None
     tables = {name: value for name, value in content.items() if isinstance(value, dict)}
-    options = {name.replace("-", "_"): value for name, value in content.items() if name not in tables}
-    known = {param.name for param in context.command.params if param.name != "config"}
-    for name in sorted(options.keys() - known):
-        shown = [option for option in context.command.params if option.name in known and _is_shown(option)]
-        options_known = ", ".join(sorted(str(option.name).replace("_", "-") for option in shown))
-        raise CommandError(f"{path}: unknown option '{name.replace('_', '-')}'; known are {options_known}")
-    context.default_map = {**(context.default_map or {}), **options}
+    options = {name.replace("_", "-"): value for name, value in content.items() if name not in tables}
+    known = {_own_name(param): param for param in context.command.params if param.name != "config"}
+    for name in sorted(options.keys() - known.keys()):
+        options_known = ", ".join(sorted(name for name, option in known.items() if _is_shown(option)))
+        raise CommandError(f"{path}: unknown option '{name}'; known are {options_known}")
+    values = {str(known[name].name): value for name, value in options.items()}
+    context.default_map = {**(context.default_map or {}), **values}
     context.meta[BASE_CONFIG] = apply_tables(tables, where=str(path))
 
 

@@ -161,6 +161,7 @@ def experiment(
     engine = ["--engine-python", engine_python] if engine_python else []
     run = Run(settings, prompts, out, jobs=jobs, console=console, engine=engine)
     click.echo(run.report(chosen, run.measure(chosen)))
+    console.print(f"The results are in {out}.")
 
 
 def defaulted(options: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +203,7 @@ class Run:
         missing = {cell: self._count(cell) for cell, record in records.items() if record is None}
         if missing:
             self._console.print(
-                f"{len(cells)} measurements, {len(cells) - len(missing)} of them are there; the others "
+                f"{len(cells)} measurements, {len(cells) - len(missing)} of them done before; the others "
                 f"have {sum(missing.values()):,} requests"
             )
             self._run(missing)

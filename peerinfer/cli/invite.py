@@ -36,11 +36,20 @@ PRIVATE_ONLY = (
     " tell an address that they reach; a bootstrap peer passes connections on)."
 )
 
+NO_KEY = (
+    "it holds no key, so it is of use in an open swarm only, which whoever reaches an address can join"
+    " (--swarm-key FILE puts a closed swarm's key in)."
+)
+"""Nobody asked the peers at these addresses whether theirs has one."""
+
 
 def parse_whom(text: str) -> str:
     """An address or an invite to join by, or `-` for one on stdin. Raises `AddressError`."""
     if text == "-":
-        return parse_whom(sys.stdin.readline(INVITE_CHARS_MAX + 1).strip() or "(nothing on stdin)")
+        line = sys.stdin.readline(INVITE_CHARS_MAX + 1).strip()
+        if not line:
+            raise AddressError("'-' reads an invite or an address from stdin, and nothing was there")
+        return parse_whom(line)
     if not is_invite(text):
         return parse_join(text)
     try:
@@ -79,7 +88,7 @@ def invite(whom: tuple[str, ...], swarm_key: Path | None, api: NodeApi, as_json:
     elif all(is_private(addr) for addr in chosen):
         click.echo(f"Note: {PRIVATE_ONLY}", err=True)
     if key is None:
-        click.echo(f"Note: {OPEN_SWARM}", err=True)
+        click.echo(f"Note: {NO_KEY if addrs else OPEN_SWARM}", err=True)
 
 
 async def _addrs(api: NodeApi, key: SwarmKey | None) -> tuple[str, ...]:

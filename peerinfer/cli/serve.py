@@ -99,12 +99,15 @@ def check_addresses(overlay: OverlayConfig) -> None:
             parse_announced_address(addr)
         for addr in overlay.join:
             parse_peer_address(addr)
-        allowed, denied = (
-            set(map(parse_peer_id, peers)) for peers in (overlay.allow_peers, overlay.deny_peers)
-        )
     except ValueError as error:
         raise CommandError(str(error)) from None
-    for peer in sorted(allowed & denied):
+    named: dict[str, set[str]] = {}
+    for option, peers in (("--allow-peer", overlay.allow_peers), ("--deny-peer", overlay.deny_peers)):
+        try:
+            named[option] = set(map(parse_peer_id, peers))
+        except ValueError as error:
+            raise CommandError(f"{option}: {error}") from None
+    for peer in sorted(named["--allow-peer"] & named["--deny-peer"]):
         raise CommandError(f"peer {peer} is both allowed and denied: take it out of one of the two lists")
 
 

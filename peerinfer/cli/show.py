@@ -29,8 +29,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 def ask(text: str, max_tokens: int | None, api: NodeApi, as_json: bool) -> None:
     """Ask a node TEXT, and see where the answer came from.
 
-    The answer streams to stdout; a line on stderr then says who served it and what was cached. With `-`
-    as TEXT the question is read from stdin.
+    The answer streams to stdout; a line on stderr then says who served it, what was cached, and
+    the request's id for `peerinfer why`. With `-` as TEXT the question is read from stdin.
     """
     if text == "-":
         text = sys.stdin.read()
@@ -80,12 +80,14 @@ class _Shown:
 def provenance(answer: Answer) -> str:
     """Where an answer came from, in a line."""
     onward = "".join(f", then by {short(peer)}" for peer in answer.servers[1:])
+    request = () if answer.request_id is None else (answer.request_id,)
     return " · ".join(
         (
             f"served by {short(answer.served_by)}, {answer.route or 'route unknown'}{onward}",
             f"cached {_number(answer.cached_tokens)} of {_number(answer.prompt_tokens)} tokens"
             f" (expected {_number(answer.expected_cached_tokens)})",
             "no text" if answer.ttft_s is None else f"first text after {seconds(answer.ttft_s)}",
+            *request,
         )
     )
 

@@ -57,6 +57,10 @@ def story(decision: Mapping[str, Any]) -> list[str]:
         where += f", for {short(entry)}"
     elif chosen is not None:
         where += ", where it came in" if chosen == entry else f", forwarded by {short(entry)}"
+    tried = decision.get("attempts") or []
+    first = tried[0].get("peer_id") if len(tried) > 1 else chosen
+    if chosen not in (None, first):
+        where += f"; {short(first)} was tried first"  # the reason is of that choice
     lines = [f"served by {where}: {decision.get('reason', 'no reason is known')}"]
     lines.append(
         f"prompt of {_tokens(decision.get('prompt_tokens'))}: {decision.get('expected_cached_tokens', 0)}"
@@ -66,9 +70,8 @@ def story(decision: Mapping[str, Any]) -> list[str]:
         f"first token after {seconds(decision.get('ttft_s'))}, {seconds(decision.get('duration_s'))} in all"
         f" (policy {decision.get('policy') or '-'})"
     )
-    tried = _pairs(decision.get("attempts"), "outcome")
     if len(tried) > 1:
-        lines.append(f"tried: {', '.join(tried)}")
+        lines.append(f"tried: {', '.join(_pairs(tried, 'outcome'))}")
     if skipped := _pairs(decision.get("skipped"), "reason"):
         lines.append(f"not asked: {', '.join(skipped)}")
     if decision.get("error"):

@@ -74,6 +74,8 @@ class Context:
     draining: bool = False
     turn: int = 0
     """Requests routed so far, for round-robin."""
+    asked_in_vain: dict[PeerId, float] = field(default_factory=dict)
+    """Peers that did not answer in time, and until when they are not asked: written by ask."""
     requests: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     foreign: dict[PeerId, tuple[str, ...]] = field(default_factory=dict)

@@ -52,7 +52,9 @@ async def test_it_is_healthy_and_answers_no_completions(face: httpx.AsyncClient)
     assert [(await face.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
     for path in ("/v1/models", "/peerinfer/v1/requests/req-1"):
         assert (await face.get(path, headers=key)).status_code == 404
-    assert (await face.post("/v1/chat/completions", headers=key, json={})).status_code == 404
+    refused = await face.post("/v1/chat/completions", headers=key, json={})
+    assert refused.status_code == 404
+    assert "a bootstrap peer, which serves no requests" in refused.json()["error"]["message"]
     listed = (await face.get("/", headers=key)).json()["endpoints"]
     assert "GET /peerinfer/v1/status" in listed
     assert not [endpoint for endpoint in listed if "/v1/chat" in endpoint]

@@ -25,6 +25,7 @@ def test_ask_streams_the_answer_to_stdout_and_its_provenance_to_stderr(scripted_
     assert result.stderr.startswith(
         "served by …BBBBBB, forwarded · cached 32 of 40 tokens (expected 32) · first text after "
     )
+    assert result.stderr.endswith(" · req-1\n")
     assert result.stderr.count("\n") == 1
     (body,) = scripted_node.bodies
     assert body["messages"] == [{"role": "user", "content": "Hi"}]

@@ -21,13 +21,20 @@ def tool() -> None:
 @click.argument("addrs", nargs=-1)
 @click.option("--poll-interval", type=float, default=0.5)
 @click.option("--listen", multiple=True)
+@click.option("--json", "as_json", is_flag=True)
 @config_option
 @click.pass_context
 def node(
-    context: click.Context, addrs: tuple[str, ...], poll_interval: float, listen: tuple[str, ...]
+    context: click.Context,
+    addrs: tuple[str, ...],
+    poll_interval: float,
+    listen: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Print what arrived."""
     config = base_config(context)
+    if as_json:
+        click.echo("as JSON")
     click.echo((addrs, poll_interval, listen, config.routing.policy, config.routing.forward_margin_s))
 
 
@@ -50,10 +57,18 @@ def test_options_and_tables_come_from_the_file_and_the_command_line_wins(tmp_pat
     assert run(tmp_path, content, "--poll-interval", "3", "c").stdout.startswith("(('c',), 3.0, ('x',)")
 
 
+def test_an_option_has_the_name_of_the_command_line_not_of_its_variable(tmp_path: Path) -> None:
+    assert run(tmp_path, "json = true").stdout.startswith("as JSON\n")
+    assert "unknown option 'as-json'" in run(tmp_path, "as_json = true").stderr
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("poll-intervall = 1", "unknown option 'poll-intervall'; known are addrs, listen, poll-interval"),
+        (
+            "poll-intervall = 1",
+            "unknown option 'poll-intervall'; known are addrs, json, listen, poll-interval",
+        ),
         ("[rooting]", "unknown table [rooting]; known are routing,"),
         ("[routing]\npolice = 'x'", "[routing] has no 'police'; it has policy,"),
         ("[routing]\npolicy = 1", "[routing] policy: 1 is not str"),

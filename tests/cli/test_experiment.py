@@ -22,7 +22,8 @@ def test_the_same_command_gives_the_same_tables_without_measuring_again(tmp_path
     """Method: run it twice into one directory and once into another."""
     first, again = invoke(tmp_path / "a"), invoke(tmp_path / "a")
     assert first.exit_code == 0, first.output
-    assert "6 measurements, 0 of them are there; the others have 144 requests" in first.stderr
+    assert "6 measurements, 0 of them done before; the others have 144 requests" in first.stderr
+    assert f"The results are in {tmp_path / 'a'}." in first.stderr
     assert "measurements" not in again.stderr
     assert first.stdout == again.stdout
     assert "Digest of all measurements" in first.stdout

@@ -129,13 +129,14 @@ def test_what_is_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
         (("join",), "whom to join?"),
         (("serve", "--allow-peer", PEER, "--deny-peer", PEER), "is both allowed and denied"),
         (("bootstrap", "--allow-peer", PEER, "--deny-peer", PEER), "is both allowed and denied"),
+        (("serve", "--deny-peer", "me"), "--deny-peer: me: this is no peer id"),
         (("serve", "--listen", "/ip4/0.0.0.0"), "/tcp/PORT must follow"),
         (("serve", "--http", "8000"), "give HOST:PORT"),
         (("serve", "--policy", "fastest"), "'cost', 'longest-prefix', 'local', 'round-robin', 'random'"),
         (("serve", "--model", "no-such-file.gguf"), "there is no file no-such-file.gguf"),
         (
             ("serve", "--engine", "simulated", "--http", "192.0.2.1:0", "--insecure"),
-            "Cannot assign requested",
+            "Cannot assign requested address; choose another with --http",
         ),
         (
             ("serve", "--engine", "simulated", "--http", "0.0.0.0:0"),

@@ -51,7 +51,7 @@ def why(node: Any, **changes: object) -> str:
 def test_why_tells_the_story_and_the_candidates(scripted_node: Any) -> None:
     lines = why(scripted_node).splitlines()
     assert lines[:5] == [
-        "served by …BBBBBB, forwarded by …AAAAAA: cheapest by 0.8 s",
+        "served by …BBBBBB, forwarded by …AAAAAA; …AAAAAA was tried first: cheapest by 0.8 s",
         "prompt of 540 tokens: 400 expected in the cache, 384 found there",
         "first token after 250 ms, 1.50 s in all (policy cost)",
         "tried: …AAAAAA failed, …BBBBBB served",
@@ -74,6 +74,8 @@ def test_why_at_the_serving_node_and_without_an_end(scripted_node: Any) -> None:
     assert "candidate" not in shown
     assert "where it came in" in why(scripted_node, chosen=ME)
     assert "served by nobody: " in why(scripted_node, chosen=None)
+    once = [{"peer_id": OTHER, "outcome": "served"}]
+    assert "served by …BBBBBB, forwarded by …AAAAAA: " in why(scripted_node, attempts=once)
 
 
 def test_what_peers_say_cannot_steer_the_terminal(scripted_node: Any) -> None:

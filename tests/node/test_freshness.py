@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import trio
 from trio.testing import MockClock
 
 from peerinfer.config import Config, RoutingConfig
+from peerinfer.core.frames import Ask, Request
+from peerinfer.node.ask import ASK_AGAIN_S
+from peerinfer.node.ports import Call
 from tests.node.swarm import Answer, Member, ask, completion, world
 
 SLOW = {"prefill_tokens_per_s": 500.0, "slots": 8}
@@ -93,3 +98,32 @@ async def test_a_prompt_that_another_node_has_just_sent_somewhere_is_found(autoj
 
     assert await computed(Config()) == 8
     assert await computed(Config(routing=RoutingConfig(ask_peers_max=0))) > 8
+
+
+async def test_a_peer_that_does_not_answer_is_not_waited_for_at_each_new_prompt(
+    autojump_clock: MockClock,
+) -> None:
+    """Goal: one busy machine does not slow the others down. Method: a peer whose gossip is heard and that is
+    silent when asked what it has; a new prompt each half second, then that peer answers again."""
+    async with world(4, prefill_tokens_per_s=20_000.0, slots=8) as swarm:
+        await ask(swarm[0], completion("warm" * 500))  # a rate is measured
+        await trio.sleep(60.0)
+        asked_at: list[float] = []
+        silent, serve_call = True, swarm[1].node.serve_call
+
+        async def serve(call: Call, opening: Request | Ask) -> None:
+            if isinstance(opening, Ask) and opening.keys:
+                asked_at.append(trio.current_time())
+                if silent:
+                    await trio.sleep_forever()
+            await serve_call(call, opening)
+
+        swarm[1].node.serve_call = serve  # type: ignore[method-assign]
+        for number in range(40):
+            silent = number < 20
+            await ask(swarm[0], completion(f"{number:04}" * 500, max_tokens=1))
+            await trio.sleep(0.5)
+        assert swarm[0].state_of(swarm[1]) == "alive"
+        between_s = [after - before for before, after in pairwise(asked_at)]
+        assert min(between_s[:2]) >= ASK_AGAIN_S
+        assert max(between_s[-10:]) < 1.0
