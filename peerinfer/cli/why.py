@@ -80,15 +80,15 @@ def story(decision: Mapping[str, Any]) -> list[str]:
 
 
 def candidates_table(candidates: Sequence[Mapping[str, Any]], *, chosen: object) -> Table:
-    """What was known of each target, best first."""
+    """What was known of each target, best first, in 80 columns: what does not fit would be cut."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("candidate", no_wrap=True)
-    for name in ("expected cached", "known for", "round trip", "wait", "others", "cost"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("candidate", no_wrap=True, vertical="bottom")
+    for name in ("expected\ncached", "known\nfor", "round\ntrip", "wait", "others", "cost"):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     table.add_column("")
     fields = ("snapshot_age_s", "rtt_s", "wait_s", "others_s", "cost_s")
     for each in candidates:
-        name = short(each.get("peer_id")) + (" (this node)" if each.get("self") else "")
+        name = short(each.get("peer_id")) + (" (here)" if each.get("self") else "")
         table.add_row(
             name,
             _number(each.get("expected_cached_tokens")),

@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from peerinfer.cli.main import peerinfer
+from peerinfer.cli.why import candidates_table
 from tests.cli.conftest import PEERS, STATUS
 
 ME, OTHER = "12D3KooWaaaAAAAAA", "12D3KooWaaaBBBBBB"
@@ -57,9 +59,21 @@ def test_why_tells_the_story_and_the_candidates(scripted_node: Any) -> None:
         "tried: …AAAAAA failed, …BBBBBB served",
         "not asked: …CCCCCC suspect",
     ]
-    assert [line.split()[0] for line in lines[6:]] == ["candidate", "…BBBBBB", "…AAAAAA"]
-    assert lines[7].endswith("served")
-    assert "(this node)" in lines[8]
+    assert [line.split()[0] for line in lines[6:]] == ["expected", "candidate", "…BBBBBB", "…AAAAAA"]
+    assert lines[8].endswith("served")
+    assert "…AAAAAA (here)" in lines[9]
+
+
+def test_the_candidates_fit_into_a_terminal_of_80_columns() -> None:
+    """Nothing is cut, with every time as long as times are written."""
+    times = dict.fromkeys(("snapshot_age_s", "rtt_s", "wait_s", "others_s", "cost_s"), 12.34)
+    rows = [{"peer_id": ME, "self": True, "expected_cached_tokens": 131072} | times]
+    console = Console(width=80)
+    with console.capture() as shown:
+        console.print(candidates_table(rows, chosen=ME))
+    assert "…AAAAAA (here)    131072" in shown.get()
+    assert shown.get().count("12.34 s") == 5
+    assert shown.get().rstrip().endswith("served")
 
 
 def test_why_at_the_serving_node_and_without_an_end(scripted_node: Any) -> None:
