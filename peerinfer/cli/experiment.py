@@ -79,7 +79,8 @@ SYNTHETIC_NOTE = "No --data: the prompts are generated, with MMLU's shape and wi
 @click.option(
     "--requests",
     type=click.IntRange(min=1),
-    help=f"The first so many. [default: all; {REAL_REQUESTS} with real nodes]",
+    help="The first so many of MMLU's questions, and of a trace; the rest of traces, and breakeven, is fixed. "
+    f"[default: all; {REAL_REQUESTS} with real nodes]",
 )
 @click.option(
     "--entry",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from peerinfer.cli.addresses import AddressError, checked, parse_join
+from peerinfer.cli.addresses import EXAMPLE_JOIN, AddressError, checked, parse_join
 from peerinfer.cli.client import NodeApi, api_option, open_client
 from peerinfer.cli.errors import CommandError, run_async
 from peerinfer.cli.key import read_swarm_key, swarm_key_option
@@ -50,8 +50,10 @@ def parse_whom(text: str) -> str:
         if not line:
             raise AddressError("'-' reads an invite or an address from stdin, and nothing was there")
         return parse_whom(line)
-    if not is_invite(text):
+    if text.startswith("/"):
         return parse_join(text)
+    if not is_invite(text):  # not repeated: it may be most of an invite, and so the key
+        raise AddressError(f"neither an address, as {EXAMPLE_JOIN}, nor an invite (pinv1…); copy it whole")
     try:
         decode_invite(text)
     except InviteError as error:

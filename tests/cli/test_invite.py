@@ -132,6 +132,11 @@ def test_a_damaged_invite_is_one_line_and_not_repeated(command: str) -> None:
         assert text[10:30] not in done.stderr
         assert done.stderr.count("\n") == 1
     assert "from stdin, and nothing was there" in run(command, "-", stdin="").output
+    for whom in (text[1:], "192.0.2.7:4001"):
+        done = run(command, whom)
+        assert done.exit_code == 2
+        assert "neither an address, as /ip4/" in done.stderr
+        assert whom not in done.stderr
 
 
 def test_addresses_and_invites_go_together_unless_their_keys_differ() -> None:
