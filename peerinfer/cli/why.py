@@ -72,8 +72,10 @@ def story(decision: Mapping[str, Any]) -> list[str]:
     )
     if len(tried) > 1:
         lines.append(f"tried: {', '.join(_pairs(tried, 'outcome'))}")
+    if asked := decision.get("asked"):
+        lines.append(f"asked before what they have of it, and for their wait: {', '.join(map(short, asked))}")
     if skipped := _pairs(decision.get("skipped"), "reason"):
-        lines.append(f"not asked: {', '.join(skipped)}")
+        lines.append(f"left out: {', '.join(skipped)}")
     if decision.get("error"):
         lines.append(f"it ended with: {decision['error']}")
     return lines

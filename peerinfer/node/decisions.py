@@ -35,6 +35,8 @@ class Decision:
     ranking: Ranking | None = None
     chosen: PeerId | None = None
     expected_cached_tokens: int = 0
+    asked: tuple[PeerId, ...] = ()
+    """Peers that were asked what they have of the prompt and how long it would wait; the ranking knows."""
     attempts: list[Attempt] = field(default_factory=list)
     predicted_s: float | None = None
     """Until the first token, by the target that served it; None before there is one."""
@@ -68,6 +70,7 @@ class Decision:
             "prompt_tokens": self.prompt_tokens,
             "candidates": [_candidate_json(c) for c in ranking.targets] if ranking else [],
             "skipped": [{"peer_id": p, "reason": why} for p, why in ranking.skipped] if ranking else [],
+            "asked": list(self.asked),
             "chosen": self.chosen,
             "reason": ranking.reason if ranking else "forwarded by a peer",
             "expected_cached_tokens": self.expected_cached_tokens,

@@ -130,6 +130,7 @@ async def _get_best_nodes(node: Context, r: Incoming, prompt: Prompt, decision: 
             ranking.targets, routing, prompt_tokens=prompt.tokens or 0, was_refused=was_refused
         )
         if peers:
+            decision.asked = peers
             told = await ask_all(node, peers, prompt)
             if refused:
                 routing = replace(

@@ -27,6 +27,7 @@ DECISION: dict[str, Any] = {
         {"peer_id": ME, "self": True, "expected_cached_tokens": 0, "snapshot_age_s": None, "rtt_s": 0.0,
          "wait_s": 0.0, "cost_s": 1.1},
     ],
+    "asked": [OTHER],
     "skipped": [{"peer_id": "12D3KooWaaaCCCCCC", "reason": "suspect"}],
     "chosen": OTHER,
     "reason": "cheapest by 0.8 s",
@@ -52,16 +53,17 @@ def why(node: Any, **changes: object) -> str:
 
 def test_why_tells_the_story_and_the_candidates(scripted_node: Any) -> None:
     lines = why(scripted_node).splitlines()
-    assert lines[:5] == [
+    assert lines[:6] == [
         "served by …BBBBBB, forwarded by …AAAAAA; …AAAAAA was tried first: cheapest by 0.8 s",
         "prompt of 540 tokens: 400 expected in the cache, 384 found there",
         "first token after 250 ms, 1.50 s in all (policy cost)",
         "tried: …AAAAAA failed, …BBBBBB served",
-        "not asked: …CCCCCC suspect",
+        "asked before what they have of it, and for their wait: …BBBBBB",
+        "left out: …CCCCCC suspect",
     ]
-    assert [line.split()[0] for line in lines[6:]] == ["expected", "candidate", "…BBBBBB", "…AAAAAA"]
-    assert lines[8].endswith("served")
-    assert "…AAAAAA (here)" in lines[9]
+    assert [line.split()[0] for line in lines[7:]] == ["expected", "candidate", "…BBBBBB", "…AAAAAA"]
+    assert lines[9].endswith("served")
+    assert "…AAAAAA (here)" in lines[10]
 
 
 def test_the_candidates_fit_into_a_terminal_of_80_columns() -> None:

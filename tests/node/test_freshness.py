@@ -68,6 +68,9 @@ async def test_busy_peers_are_asked_and_avoided_before_gossip_tells(autojump_clo
             answer = await ask(swarm[0], completion(PREFIX[:2000] + "v" * 2000))
             assert answer.reply.served_by != swarm[2].peer_id
             assert _outcomes(swarm[0], answer) == ["served"], "it did not have to be refused"
+            decision = swarm[0].node.decision(answer.reply.request_id)
+            assert decision is not None
+            assert set(decision["asked"]) == {swarm[1].peer_id, swarm[2].peer_id}  # type: ignore[call-overload]
             nursery.cancel_scope.cancel()
 
 
