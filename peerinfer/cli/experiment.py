@@ -79,7 +79,7 @@ SYNTHETIC_NOTE = "No --data: the prompts are generated, with MMLU's shape and wi
 @click.option(
     "--requests",
     type=click.IntRange(min=1),
-    help="The first so many of MMLU's questions, and of a trace; the rest of traces, and breakeven, is fixed. "
+    help="The first so many of MMLU, and of a trace; breakeven and the rest of traces are fixed. "
     f"[default: all; {REAL_REQUESTS} with real nodes]",
 )
 @click.option(
