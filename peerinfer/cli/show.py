@@ -159,7 +159,7 @@ def status_table(status: Mapping[str, Any]) -> Table:
     rows.append(("swarm", "open" if key_id is None else f"closed, key {key_id}"))
     rows.append(("links", links_line(network)))
     unreached = network.get("unreached") or ()
-    rows += [("not joined", f"{each.get('addr', '-')}: {each.get('reason', '-')}") for each in unreached]
+    rows += [("not linked", f"{each.get('addr', '-')}: {each.get('reason', '-')}") for each in unreached]
     if network.get("reservations") or not serves:
         circuits = f"{_number(network.get('circuits'))} connections that it passes on"
         rows.append(

@@ -167,8 +167,8 @@ def test_status_says_of_a_node_that_is_alone_that_it_is_and_why(scripted_node: A
     shown = [line.rstrip() for line in run("status", "--api", scripted_node.url).stdout.splitlines()]
     at = shown.index("links       none: it serves alone")
     assert shown[at + 1 : at + 3] == [
-        "not joined  /ip4/192.0.2.7/tcp/1/p2p/Qm: reason 7",
-        "not joined  /ip4/192.0.2.8/tcp/1/p2p/Qm: reason 8",
+        "not linked  /ip4/192.0.2.7/tcp/1/p2p/Qm: reason 7",
+        "not linked  /ip4/192.0.2.8/tcp/1/p2p/Qm: reason 8",
     ]
 
 

@@ -85,7 +85,7 @@ def test_a_peer_that_cannot_be_reached_is_told_once_and_tried_on(tmp_path: Path)
             assert answer.exit_code == 0, answer.stderr
             shown = run("status", "--api", url).stdout
             assert "none: it serves alone" in shown
-            assert f"not joined  {addr}: nobody listens there" in shown
+            assert f"not linked  {addr}: nobody listens there" in shown
             status, _ = node.stop(signal.SIGINT)
     assert status == 0
     assert node.stderr.count("state=unreachable") == 1
