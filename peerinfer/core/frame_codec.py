@@ -31,8 +31,18 @@ from peerinfer.core.frames import (
     Request,
     Wait,
 )
-from peerinfer.core.types import Endpoint, Given, Holding, Load, PageKey, Usage
-from peerinfer.core.wire import ID_CHARS_MAX, Fields, clamped, is_label, load_fields, read_map, whole
+from peerinfer.core.page_keys import KEY_BYTES
+from peerinfer.core.types import Endpoint, Given, Holding, Load, Usage
+from peerinfer.core.wire import (
+    ID_CHARS_MAX,
+    Fields,
+    clamped,
+    is_label,
+    load_fields,
+    packed_keys,
+    read_map,
+    whole,
+)
 
 FRAME_OVERHEAD_BYTES_MAX = 64 * 1024
 """What a request frame may have beyond its body."""
@@ -42,8 +52,7 @@ SECONDS_MAX = 7 * 24 * 3600.0
 MESSAGE_CHARS_MAX = 1024
 CODE_CHARS_MAX = 256
 _TOKEN_BYTES = 4
-_KEY_BYTES = 8
-ASKED_KEYS_BYTES_MAX = ASKED_PAGES_MAX * _KEY_BYTES
+ASKED_KEYS_BYTES_MAX = ASKED_PAGES_MAX * KEY_BYTES
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -152,8 +161,7 @@ def _write_ask(frame: Ask) -> dict[str, object]:
         "expected_cached_tokens": whole(frame.expected_cached_tokens),
     }
     if frame.keys:
-        keys = frame.keys[:ASKED_PAGES_MAX]
-        fields["keys"] = struct.pack(f"<{len(keys)}Q", *keys)
+        fields["keys"] = packed_keys(frame.keys[:ASKED_PAGES_MAX])
     return fields
 
 
@@ -261,7 +269,7 @@ def _read_ask(id: str, fields: Fields) -> Ask:
         id=id,
         prompt_tokens=fields.uint("prompt_tokens"),
         expected_cached_tokens=fields.uint("expected_cached_tokens"),
-        keys=_keys(fields, "keys") if fields.has("keys") else (),
+        keys=fields.page_keys("keys", bytes_max=ASKED_KEYS_BYTES_MAX) if fields.has("keys") else (),
     )
 
 
@@ -323,13 +331,6 @@ def _tokens(fields: Fields, name: str) -> tuple[int, ...]:
     if len(packed) % _TOKEN_BYTES:
         raise WireError(f"{name}: not 4 bytes each")
     return struct.unpack(f"<{len(packed) // _TOKEN_BYTES}I", packed)
-
-
-def _keys(fields: Fields, name: str) -> tuple[PageKey, ...]:
-    packed = fields.blob(name, bytes_max=ASKED_KEYS_BYTES_MAX)
-    if len(packed) % _KEY_BYTES:
-        raise WireError(f"{name}: not {_KEY_BYTES} bytes each")
-    return struct.unpack(f"<{len(packed) // _KEY_BYTES}Q", packed)
 
 
 def _one_of(words: dict[str, Any], fields: Fields, name: str) -> Any:

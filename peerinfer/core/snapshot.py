@@ -9,14 +9,14 @@ absent. On the wire it is a CBOR map; fields and limits: docs/protocol.md, vecto
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 import cbor2
 
 from peerinfer.core.errors import WireError, WireVersionError
+from peerinfer.core.page_keys import KEY_BYTES
 from peerinfer.core.types import Load, NodeState, PageKey
-from peerinfer.core.wire import Fields, clamped, is_label, load_fields, read_map, whole
+from peerinfer.core.wire import Fields, clamped, is_label, load_fields, packed_keys, read_map, whole
 
 SNAPSHOT_FORMAT = 1
 """Raised when an old receiver would misread a new snapshot; new fields that it may ignore do not count."""
@@ -26,7 +26,6 @@ NEXT_WITHIN_S_MIN = 0.001
 NEXT_WITHIN_S_MAX = 3600.0
 """A peer is suspected after a multiple of what it promised, so no promise may be for ever."""
 PAUSED_FOR_S_MAX = 3600.0
-_KEY_BYTES = 8
 _LENGTH_BYTES_MAX = 5  # the head of a byte string of up to 4 GiB
 
 
@@ -72,9 +71,10 @@ def encode_snapshot(snapshot: Snapshot, *, bytes_max: int) -> bytes:
         assert len(keys) <= snapshot.pages
         head = len(cbor2.dumps({**_fields(snapshot), "keys": b"", "cut": True}))
         room = bytes_max - head - _LENGTH_BYTES_MAX
-        keys = keys[: max(0, room) // _KEY_BYTES]
-        packed = struct.pack(f"<{len(keys)}Q", *keys)
-        payload = cbor2.dumps({**_fields(snapshot), "keys": packed, "cut": len(keys) < snapshot.pages})
+        keys = keys[: max(0, room) // KEY_BYTES]
+        payload = cbor2.dumps(
+            {**_fields(snapshot), "keys": packed_keys(keys), "cut": len(keys) < snapshot.pages}
+        )
     if room < 0:
         raise ValueError(f"a snapshot needs more than {bytes_max} bytes even without its tree")
     return payload
@@ -130,13 +130,11 @@ def _read_tree(fields: Fields, *, pages: int, bytes_max: int) -> tuple[tuple[Pag
     """The keys, and whether they are cut; the three fields must not contradict each other."""
     if not fields.has("keys"):
         return None, False
-    packed = fields.blob("keys", bytes_max=bytes_max)
-    count, rest = divmod(len(packed), _KEY_BYTES)
+    keys = fields.page_keys("keys", bytes_max=bytes_max)
     cut = fields.flag("cut")
-    if rest or count > pages or cut != (count < pages):
-        raise WireError("keys: not 8 bytes each, or their count contradicts pages and cut")
-    keys = struct.unpack(f"<{count}Q", packed)
-    if len(set(keys)) != count:
+    if len(keys) > pages or cut != (len(keys) < pages):
+        raise WireError("keys: their count contradicts pages and cut")
+    if len(set(keys)) != len(keys):
         raise WireError("keys: one is there twice")
     return keys, cut
 

@@ -11,13 +11,15 @@ must not stop a node; everything else out of range is our bug, and asserted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cbor2
 
 from peerinfer.core.errors import WireError
-from peerinfer.core.types import Load
+from peerinfer.core.page_keys import KEY_BYTES
+from peerinfer.core.types import Load, PageKey
 
 ITEMS_MAX = 256
 """Data items in a payload: each map, key, array, string and number is one."""
@@ -161,6 +163,13 @@ class Fields:
             raise WireError(f"{name}: not a byte string of {bytes_min} to {bytes_max} bytes")
         return value
 
+    def page_keys(self, name: str, *, bytes_max: int) -> tuple[PageKey, ...]:
+        packed = self.blob(name, bytes_max=bytes_max)
+        count, rest = divmod(len(packed), KEY_BYTES)
+        if rest:
+            raise WireError(f"{name}: not {KEY_BYTES} bytes each")
+        return struct.unpack(f"<{count}Q", packed)
+
     def map(self, name: str) -> Fields:
         return _as_map(self._fields.get(name), name)
 
@@ -184,6 +193,11 @@ class Fields:
 def is_label(value: object, *, chars_max: int) -> bool:
     """Whether this is a text of 1 to `chars_max` printable ASCII characters."""
     return type(value) is str and 0 < len(value) <= chars_max and value.isascii() and value.isprintable()
+
+
+def packed_keys(keys: Sequence[PageKey]) -> bytes:
+    """Page keys as they go into a map."""
+    return struct.pack(f"<{len(keys)}Q", *keys)
 
 
 def load_fields(load: Load) -> dict[str, object]:
