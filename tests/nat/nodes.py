@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from peerinfer.cli.key import write_swarm_key
 from peerinfer.core.swarm_key import SwarmKey
 from tests.e2e.processes import PeerProcess, wait_until
+from tests.nat.internet import Internet
 from tests.nat.machine import Machine
 
 PORT = 4001
@@ -69,6 +71,21 @@ class Swarm:
         for process in self._alive:
             process.kill()
         self._starters.shutdown()
+
+
+@dataclass(slots=True)
+class TwoHomes:
+    """A node of each name: Alice and Bob are neighbours, Carol lives in another home."""
+
+    net: Internet
+    swarm: Swarm
+    alice: PeerProcess
+    bob: PeerProcess
+    carol: PeerProcess
+
+    @property
+    def nodes(self) -> list[PeerProcess]:
+        return [self.alice, self.bob, self.carol]
 
 
 @contextmanager

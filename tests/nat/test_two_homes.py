@@ -8,13 +8,12 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.processes import PeerProcess, wait_until
-from tests.nat.internet import PRIVATE, PUBLIC, Internet, internet, why_not
-from tests.nat.nodes import Swarm, connected_to, swarm, wait_until_all_know_all
+from tests.e2e.processes import wait_until
+from tests.nat.internet import PRIVATE, PUBLIC, internet, why_not
+from tests.nat.nodes import TwoHomes, connected_to, swarm, wait_until_all_know_all
 from tests.nat.requests import new_prompt, stream_text, warm
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
@@ -24,29 +23,14 @@ MEET_S = 30.0
 RELAY = f"{PUBLIC}.1"
 
 
-@dataclass(slots=True)
-class World:
-    """Alice and Bob live in one home, Carol in another."""
-
-    net: Internet
-    swarm: Swarm
-    alice: PeerProcess
-    bob: PeerProcess
-    carol: PeerProcess
-
-    @property
-    def nodes(self) -> list[PeerProcess]:
-        return [self.alice, self.bob, self.carol]
-
-
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHomes]:
     with internet(2, 1) as net, swarm(tmp_path_factory.mktemp("nat"), net.public) as made:
         nodes = made.start_all([*net.homes[0].machines, *net.homes[1].machines])
-        yield World(net, made, *nodes)
+        yield TwoHomes(net, made, *nodes)
 
 
-def test_neighbours_are_linked_directly_and_homes_through_the_relay(world: World) -> None:
+def test_neighbours_are_linked_directly_and_homes_through_the_relay(world: TwoHomes) -> None:
     """Nobody stands between two of one home, and nothing gets into a home that it did not ask for. Method:
     the kernels' own lists of connections."""
     wait_until_all_know_all(world.nodes, within_s=MEET_S)
@@ -65,7 +49,7 @@ def test_neighbours_are_linked_directly_and_homes_through_the_relay(world: World
     )
 
 
-def test_a_prompt_goes_to_the_home_that_has_its_prefix_and_streams_back(world: World) -> None:
+def test_a_prompt_goes_to_the_home_that_has_its_prefix_and_streams_back(world: TwoHomes) -> None:
     wait_until_all_know_all(world.nodes, within_s=MEET_S)
     expected = warm(world.carol, new_prompt(1), known_at=world.alice)
     served_by: queue.Queue[str] = queue.Queue()
@@ -73,7 +57,7 @@ def test_a_prompt_goes_to_the_home_that_has_its_prefix_and_streams_back(world: W
     assert served_by.get() == world.carol.peer_id
 
 
-def test_a_node_that_is_killed_in_another_home_costs_no_token_and_comes_back(world: World) -> None:
+def test_a_node_that_is_killed_in_another_home_costs_no_token_and_comes_back(world: TwoHomes) -> None:
     wait_until_all_know_all(world.nodes, within_s=MEET_S)
     expected = warm(world.carol, new_prompt(2), known_at=world.alice)
     served_by: queue.Queue[str] = queue.Queue()
@@ -89,7 +73,7 @@ def test_a_node_that_is_killed_in_another_home_costs_no_token_and_comes_back(wor
     wait_until_all_know_all(world.nodes, within_s=MEET_S)
 
 
-def test_homes_find_each_other_again_when_their_relay_was_gone(world: World) -> None:
+def test_homes_find_each_other_again_when_their_relay_was_gone(world: TwoHomes) -> None:
     """It keeps nothing of its reservations. Neighbours keep their link meanwhile."""
     wait_until_all_know_all(world.nodes, within_s=MEET_S)
     world.swarm.bootstrap.kill()
@@ -104,7 +88,7 @@ def test_homes_find_each_other_again_when_their_relay_was_gone(world: World) -> 
         assert "Traceback" not in node.log.read_text()
 
 
-def test_nobody_dials_a_router_that_forwards_nothing(world: World) -> None:
+def test_nobody_dials_a_router_that_forwards_nothing(world: TwoHomes) -> None:
     """Others see a home's connections come from its router's address, where no node is reached: all that has
     happened here has let nobody try. Method: the routers' own counts."""
     wait_until_all_know_all(world.nodes, within_s=MEET_S)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.processes import PeerProcess, wait_until
-from tests.nat.internet import PRIVATE, Internet, internet, why_not
-from tests.nat.nodes import PORT, Swarm, connected_to, swarm, wait_until_all_know_all
+from tests.e2e.processes import wait_until
+from tests.nat.internet import PRIVATE, internet, why_not
+from tests.nat.nodes import PORT, TwoHomes, connected_to, swarm, wait_until_all_know_all
 from tests.nat.upnp_router import UpnpRouter, upnp_router
 
 WHY_NOT = why_not() or (None if shutil.which("miniupnpd") else "not installed: miniupnpd")
@@ -22,19 +22,10 @@ MEET_S = 40.0
 
 
 @dataclass(slots=True)
-class World:
+class World(TwoHomes):
     """Alice and Bob live behind the router that speaks UPnP, Carol behind one that does not."""
 
-    net: Internet
-    swarm: Swarm
     router: UpnpRouter
-    alice: PeerProcess
-    bob: PeerProcess
-    carol: PeerProcess
-
-    @property
-    def nodes(self) -> list[PeerProcess]:
-        return [self.alice, self.bob, self.carol]
 
     def wait_until_carol_has_dialled(self) -> None:
         """Both of the others, at their router's address."""
@@ -56,7 +47,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     ):
         alice, bob = made.start_all(net.homes[0].machines, "--upnp")
         carol = made.start(net.homes[1].machines[0])
-        yield World(net, made, router, alice, bob, carol)
+        yield World(net, made, alice, bob, carol, router)
 
 
 def test_forwarded_ports_are_dialled_from_outside_and_need_no_relay(world: World) -> None:
